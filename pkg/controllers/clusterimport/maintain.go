@@ -131,25 +131,33 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 
 // removeStaleAgent removes the agent from a namespace that it has left. Its own Helm release is not uninstalled, because some of
 // the release's objects, such as the namespace's default ServiceAccount, must stay. The Namespace stays too. An agent of another Cluster
-// stays: another hub may have installed it there since.
+// stays: this hub or another one may have installed it there since, even while this call waited for the end of the earlier agent.
 func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Cluster, id agentID, last *fleet.ImportStatus) *failure {
-	namespace := id.namespace
-	agent, err := m.installedAgent(ctx, namespace)
-	if err != nil {
-		return diagnose(m.server, "removing the agent from its earlier namespace: checking which Cluster it belongs to", err)
+	namespace, ended := id.namespace, false
+	isOfOther := func() (bool, *failure) {
+		agent, err := m.installedAgent(ctx, namespace)
+		if err != nil {
+			return false, diagnose(m.server, "removing the agent from its earlier namespace: checking which Cluster it belongs to", err)
+		}
+		return agent.exists && !agent.belongsTo(cluster), nil
 	}
-	if agent.exists && !agent.belongsTo(cluster) {
-		return nil
+	foreign, problem := isOfOther()
+	if problem == nil && !foreign {
+		ended, problem = m.stopAgent(ctx, namespace, stopTimeout)
 	}
-	ended, problem := m.stopAgent(ctx, namespace, stopTimeout)
 	if problem != nil {
+		return problem
+	}
+	// This comes before removeAll deletes the history key of the earlier agent. The releases are labelled with their Cluster, so it does not matter whose
+	// agent is in the namespace now.
+	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil {
+		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
+	}
+	if foreign, problem := isOfOther(); problem != nil || foreign {
 		return problem
 	}
 	// The import has left a PriorityClass that it does not require, while the Deployment of this agent named it.
 	objects := agentObjects(namespace, !requiresPriorityClass(cluster), last.PullSecrets)
-	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil { // before removeAll deletes the history key of the earlier agent
-		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
-	}
 	if problem := m.removeStopped(ctx, id, ended, stopTimeout, objects, "removing the agent's earlier"); problem != nil {
 		return problem
 	}

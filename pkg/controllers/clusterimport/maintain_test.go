@@ -1,9 +1,9 @@
 package clusterimport
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -278,19 +278,34 @@ func TestRemoveStaleAgent_manyRevisions(t *testing.T) {
 	}
 }
 
-// Another hub may have installed its agent in the namespace that this agent has left.
+// An import of another Cluster may have installed an agent in the namespace that this agent has left.
 func TestRemoveStaleAgent_ofAnotherCluster(t *testing.T) {
-	m := newFakeMember(t)
-	m.objects["/api/v1/namespaces/old/secrets/"+registration.CredentialSecret] = map[string]any{
-		"apiVersion": "v1", "kind": "Secret", "data": map[string]any{
-			registration.CredentialWorkspace: base64.StdEncoding.EncodeToString([]byte("ns")), registration.CredentialClusterName: "b3RoZXI=",
-		},
+	for _, row := range []struct {
+		name         string
+		installsLate bool // while the hub waits for the end of the earlier agent
+	}{{"before the removal", false}, {"during the removal", true}} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			m.revisions = []any{map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+				"namespace": "app", "name": "sh.helm.release.v1.app.v1", "labels": map[string]any{release.DeploymentLabel: "app"},
+			}}}
+			theirs := newFakeMember(t)
+			require.Nil(t, planned(t, func(in *planInput) {
+				in.cluster.Name, in.cluster.Spec.ClientID, in.cluster.Spec.AgentNamespace = "other", "theirs", "old"
+				in.values.TokenName = registration.ImportTokenName("other")
+			}).run(t, theirs))
+			install := func() { maps.Copy(m.objects, theirs.objects) }
+			if row.installsLate {
+				m.put("/apis/apps/v1/namespaces/old/deployments/fleet-agent", map[string]any{"kind": "Deployment"})
+				m.pods, m.ended = []any{agentPod}, install
+			} else {
+				install()
+			}
+			require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), agentID{namespace: "old"}, &fleet.ImportStatus{AgentNamespace: "new"}))
+			assert.Subset(t, m.paths(), theirs.paths(), "nothing of the other agent is removed")
+			assert.Contains(t, m.transcript(), "PATCH /api/v1/namespaces/app/secrets/sh.helm.release.v1.app.v1", "the release follows its agent")
+		})
 	}
-	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), installed(), agentID{namespace: "old"}, &fleet.ImportStatus{AgentNamespace: "new"}))
-	for _, request := range m.requests {
-		assert.True(t, strings.HasPrefix(request, "GET "), request)
-	}
-	assert.NotEmpty(t, m.requests)
 }
 
 func TestRemoveStaleAgent_failures(t *testing.T) {

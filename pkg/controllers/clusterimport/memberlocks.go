@@ -33,7 +33,7 @@ type lockMember = func(ctx context.Context, member, workspace string, do func(co
 // not: a member has several addresses, and a user of one workspace could hold the lock of another workspace's member by writing its address
 // into a kubeconfig. A removal locks its member exclusively: it first checks which Cluster the agent belongs to and then
 // removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The removal of
-// agents from earlier namespaces shares it too, because it deletes objects by namespace and name only. The zero memberLocks are ready to use.
+// agents from earlier namespaces shares it too: it checks whose agent is there again before it deletes anything, and must not keep imports waiting. The zero memberLocks are ready to use.
 //
 // A call waits for those that came before it. A removal waits for calls of other workspaces only for the time that alone is given, and then runs
 // beside them; later calls wait for it. Otherwise a server that reports the UID of another member, and holds its calls for a minute, would prevent
