@@ -75,7 +75,7 @@ func diagnose(server, doing string, err error) *failure {
 		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, tooLarge) // an API server would answer the same again
 	case errors.As(err, &badYAML):
 		return failuref(fleet.ReasonMemberError, "%s at %s: the history of a Helm release has %s", doing, server, badYAML)
-	case errors.Is(err, errPriorityClassInUse):
+	case errors.Is(err, errPriorityClassInUse), errors.Is(err, errForeignSecret):
 		return failuref(fleet.ReasonMemberError, "%s at %s: %s", doing, server, err)
 	case errors.Is(err, errNotKubernetes):
 		return transientf(fleet.ReasonMemberError, "%s at %s: %s", doing, server, errNotKubernetes)

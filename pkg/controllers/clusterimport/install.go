@@ -241,14 +241,19 @@ func (i *Importer) pullSecretLeftovers(hub config.Hub, cluster *fleet.Cluster) (
 	return leftovers
 }
 
-// install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, so
-// a connection that breaks at any point leaves a working agent.
+// install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, except
+// objects whose fields cannot be changed, so a connection that breaks at any point leaves a working agent.
 func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) *failure {
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
-		if _, isClass := object.(*schedulingv1.PriorityClass); isClass && apierrors.IsInvalid(err) {
-			err = m.replacePriorityClass(ctx, append([]string{plan.agent.namespace}, plan.earlier...), object)
+		if apierrors.IsInvalid(err) { // perhaps because of a field that cannot be changed
+			switch replaced := object.(type) {
+			case *schedulingv1.PriorityClass:
+				err = m.replacePriorityClass(ctx, append([]string{plan.agent.namespace}, plan.earlier...), replaced)
+			case *corev1.Secret:
+				err = m.replaceSecret(ctx, plan.agent, replaced)
+			}
 		}
 		if err != nil {
 			return diagnose(m.server, "installing "+describe(object), err)
@@ -404,6 +409,19 @@ func (m *memberClient) isPriorityClassOfOthers(ctx context.Context, own []string
 		class, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "priorityClassName")
 		return class == agentmanifest.PriorityClassName && !slices.Contains(own, d.GetNamespace())
 	}), nil
+}
+
+var errForeignSecret = errors.New("a Secret of this name exists with another type, or is immutable, and no import has created it; delete it on the member, or name it in spec.agentPullSecrets")
+
+// replaceSecret deletes a copy of an image pull Secret and creates the wanted one: the type of a Secret is immutable.
+func (m *memberClient) replaceSecret(ctx context.Context, agent agentID, wanted *corev1.Secret) error {
+	if isForeign, err := m.removePullSecret(ctx, agent, wanted.Name); err != nil {
+		return err
+	} else if isForeign {
+		return errForeignSecret
+	}
+	_, err := m.apply(ctx, wanted)
+	return err
 }
 
 var errPriorityClassInUse = errors.New("another agent of this member uses it")

@@ -1,6 +1,7 @@
 package clusterimport
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -239,6 +240,44 @@ func TestRemovePriorityClass(t *testing.T) {
 			leftovers := []agentmanifest.OwnedObject{{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName}}
 			require.Nil(t, m.connect(t).removeAll(t.Context(), agentID{system, []string{"other", ""}}, leftovers, "removing"))
 			assert.Equal(t, row.removed, !slices.Contains(m.paths(), classPath))
+		})
+	}
+}
+
+// The type of a Secret is immutable.
+func TestInstall_typeOfPullSecret(t *testing.T) {
+	marks, _, err := agentmanifest.ImportMarks("")
+	require.NoError(t, err)
+	for _, row := range []struct {
+		name    string
+		labels  map[string]string
+		message string
+	}{
+		{"of a copy", marks, ""},
+		{"of a Secret of a person", nil, "installing Secret " + system + "/pull at %s: a Secret of this name exists with another type, or is immutable, " +
+			"and no import has created it; delete it on the member, or name it in spec.agentPullSecrets"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			m.put(copyPath, map[string]any{"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": map[string]any{"name": "pull", "uid": "copy", "labels": row.labels}})
+			m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				refused := r.Method == http.MethodPatch && r.URL.Path == copyPath && m.objects[copyPath] != nil
+				if refused {
+					reply(w, http.StatusUnprocessableEntity, metav1.Status{
+						TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422,
+					})
+				}
+				return refused
+			}
+			problem := wholePlan(t).run(t, m)
+			if row.message == "" {
+				require.Nil(t, problem)
+				assert.Equal(t, "kubernetes.io/dockerconfigjson", m.state(t)[copyPath]["type"])
+				return
+			}
+			require.NotNil(t, problem)
+			assert.Equal(t, failure{reason: fleet.ReasonMemberError, message: fmt.Sprintf(row.message, m.URL)}, *problem)
+			assert.Equal(t, "Opaque", m.state(t)[copyPath]["type"])
 		})
 	}
 }
