@@ -166,7 +166,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		}
 		logrus.WithField(registration.LogCluster, key.cluster.String()).Infof("Installing the agent, because %s",
 			cmp.Or(why, "the address, the CA, the TLS mode or the comparison interval that it gets has changed"))
-		i.calls.begin(key, i.measured(i.installCall(member, cluster.Namespace, plan, objects)))
+		i.calls.begin(key, i.measured(i.installCall(member, cluster, plan, objects)))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
@@ -362,12 +362,41 @@ func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (val
 }
 
 // installCall is the call that installs the objects of the plan on the member.
-func (i *Importer) installCall(m *memberClient, workspace string, plan *installPlan, objects []runtime.Object) func(context.Context) *failure {
+func (i *Importer) installCall(m *memberClient, cluster *fleet.Cluster, plan *installPlan, objects []runtime.Object) func(context.Context) *failure {
+	workspace, uid := cluster.Namespace, cluster.UID
 	return func(ctx context.Context) *failure {
 		return i.calls.onMember(ctx, m, workspace, i.calls.members.shared, func(ctx context.Context) *failure {
+			if plan.mayBeTaken {
+				if problem := i.checkNotTaken(ctx, m, plan.agent.namespace, workspace, uid); problem != nil {
+					return problem
+				}
+			}
 			return m.install(ctx, plan, objects)
 		})
 	}
+}
+
+// checkNotTaken fails if the agent on the member belongs to another Cluster of this hub and is connected: that Cluster has imported the same member with
+// another kubeconfig Secret. Otherwise the two would take the agent from each other for ever. Only a Cluster that has lost its agent asks for this. A first
+// import takes the agent: a person has asked for it, perhaps to delete the other Cluster next.
+func (i *Importer) checkNotTaken(ctx context.Context, m *memberClient, agentNamespace, workspace string, uid types.UID) *failure {
+	agent, err := m.installedAgent(ctx, agentNamespace)
+	if err != nil {
+		return diagnose(m.server, "checking which Cluster the agent belongs to", err)
+	}
+	other, err := i.clusters.Get(agent.credential[registration.CredentialWorkspace], agent.credential[registration.CredentialClusterName])
+	if err != nil || other.UID == uid || other.DeletionTimestamp != nil || !agent.belongsTo(other) ||
+		!isKeyOf(other, agent.credential[registration.BootstrapRegistrationKey]) || // a Cluster of another hub may have the same name
+		fleetstatus.Condition(other.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue {
+		return nil
+	}
+	name := "a Cluster of another workspace"
+	if other.Namespace == workspace {
+		name = "Cluster " + index.Key(other.Namespace, other.Name)
+	}
+	return failuref(fleet.ReasonKubeconfigInUse,
+		"%s has imported the same member with another kubeconfig Secret, and has its agent in namespace %s there; delete one of the two, or set another spec.agentNamespace",
+		name, agentNamespace)
 }
 
 // record writes what was installed into the status.

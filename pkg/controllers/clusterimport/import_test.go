@@ -3,9 +3,11 @@ package clusterimport
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -1290,6 +1292,50 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		assert.False(t, h.isPullSecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pull"}}))
 		assert.False(t, h.isPullSecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "other"}}))
 	})
+}
+
+// Two Clusters have kubeconfig Secrets of one member. The later import has taken the agent, and the earlier Cluster would take it back when its credential
+// has expired.
+func TestReconcile_agentTakenByAnotherCluster(t *testing.T) {
+	const message = " has imported the same member with another kubeconfig Secret, and has its agent in namespace " + system +
+		" there; delete one of the two, or set another spec.agentNamespace"
+	for _, row := range []struct {
+		name    string
+		change  func(c, other *fleet.Cluster)
+		key     string // of the credential on the member, if it is not the one of the other Cluster
+		message string // empty: the Cluster takes the agent
+	}{
+		{"the other Cluster is connected", func(*fleet.Cluster, *fleet.Cluster) {}, "", "Cluster ns/other" + message},
+		{"in another workspace", func(_, other *fleet.Cluster) { other.Namespace = "theirs" }, "", "a Cluster of another workspace" + message},
+		{"the other Cluster is not connected", func(_, other *fleet.Cluster) { disconnect(other) }, "", ""},
+		{"the other Cluster is being deleted", func(_, other *fleet.Cluster) { other.DeletionTimestamp = &metav1.Time{Time: start} }, "", ""},
+		{"another hub has a Cluster of that name", func(*fleet.Cluster, *fleet.Cluster) {}, "of-another-hub/0", ""},
+		{"this Cluster has not lost its agent", func(c, _ *fleet.Cluster) { c.Status.Conditions = nil }, "", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			h, m, c := importedCluster(t)
+			other := fresh()
+			other.Name, other.UID, other.Spec.KubeConfigSecret = "other", "other", "of-other"
+			disconnect(c)
+			result.Set(&other.Status.Conditions, fleet.ConditionConnected, result.Done("", ""), start)
+			row.change(c, other)
+			h.clusters.All = []*fleet.Cluster{c, other}
+			inBase64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+			delete(m.objects, credentialPath+"-bootstrap")
+			m.put(credentialPath, map[string]any{"apiVersion": "v1", "kind": "Secret", "data": map[string]any{
+				registration.CredentialWorkspace: inBase64(other.Namespace), registration.CredentialClusterName: inBase64(other.Name),
+				registration.BootstrapRegistrationKey: inBase64(cmp.Or(row.key, registrationKey(other, string(other.UID)))),
+			}})
+
+			c.Spec.RedeployAgentGeneration++
+			out := h.untilSettled(t, c)
+			assert.Equal(t, row.message, out.Message)
+			assert.Equal(t, row.message == "", slices.Contains(m.paths(), credentialPath+"-bootstrap"))
+			if row.message != "" {
+				assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
+			}
+		})
+	}
 }
 
 // A hub that started with an invalid configuration would install the agent again, with defaults.

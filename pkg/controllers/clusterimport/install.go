@@ -35,6 +35,7 @@ type installPlan struct {
 	registrationKey string            // the result of the function registrationKey
 	registrationID  string
 	reregister      bool // the agent must register again, not only restart
+	mayBeTaken      bool // the Cluster has lost its agent, perhaps to another Cluster
 	generation      string
 	manifestHash    string
 	pullSecrets     pullSecrets
@@ -71,6 +72,7 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		registrationKey: key,
 		registrationID:  id,
 		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace,
+		mayBeTaken:      agentspec.Disconnected(cluster),
 		generation:      generation,
 		manifestHash:    f.manifestHash,
 		pullSecrets:     pull,

@@ -41,7 +41,7 @@ func (i installation) run(t *testing.T, m *fakeMember) *failure {
 	t.Helper()
 	var importer Importer
 	importer.calls = &memberCalls{}
-	return importer.installCall(m.connect(t), "ws", i.installPlan, i.objects)(t.Context())
+	return importer.installCall(m.connect(t), installed(), i.installPlan, i.objects)(t.Context())
 }
 
 // wholePlan has everything that adds an object.

@@ -79,7 +79,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 			return result.Retry(fleet.ReasonError, err)
 		}
 		plan := &installPlan{agent: agentIn(cluster, namespace, i.SystemNamespace), leftovers: leftovers}
-		i.calls.begin(key, i.installCall(member, cluster.Namespace, plan, objects))
+		i.calls.begin(key, i.installCall(member, cluster, plan, objects))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
