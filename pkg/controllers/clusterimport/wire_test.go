@@ -45,6 +45,7 @@ var setByServer = map[string]any{
 // added are the fields that this hub adds on purpose, by the beginning of their paths, and why.
 var added = map[string]string{
 	"Secret fleet-agent-bootstrap.dataDecoded.registration":                "an agent registers again when it changes; agents of Fleet ignore it",
+	"NetworkPolicy default-allow-all.spec.podSelector.":                    "other Pods of the namespace keep their own policies",
 	"Deployment fleet-agent.metadata.labels.app":                           "people select the Deployment with the same label as its Pods",
 	"Deployment fleet-agent" + podSpec + "containers[0].env[8]":            "POD_NAME names the holder of the Lease",
 	"Deployment fleet-agent" + podSpec + "containers[0].env[9]":            "FLEET_HEALTH_BIND_ADDRESS is for the probes",

@@ -82,7 +82,8 @@ type ClusterSpec struct {
 	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
 
 	// AgentNamespace is set by a person to the namespace on the cluster in which the agent runs. It is also the scope of the
-	// agent. Empty means the hub's system namespace.
+	// agent. Empty means the hub's system namespace. The namespace should have no other workloads: its ServiceAccount default gets no token
+	// any more, and its NetworkPolicy default-allow-all belongs to the agent.
 	// +optional
 	// +nullable
 	AgentNamespace string `json:"agentNamespace,omitempty"`
