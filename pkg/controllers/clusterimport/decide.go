@@ -137,6 +137,11 @@ func isRecorded(last *fleet.ImportStatus, secretVersion, settings string) bool {
 	return last != nil && last.KubeConfigSecretVersion == secretVersion && last.SettingsHash == settings
 }
 
+// hasSettings reports whether the last import delivered these settings, or is not recorded.
+func hasSettings(last *fleet.ImportStatus, settings string) bool {
+	return last == nil || last.SettingsHash == settings
+}
+
 // settingsHash is a digest of the hub's settings that an import delivers.
 func settingsHash(hub config.Hub) string {
 	hash, err := registration.StatusHash([]any{hub.APIServerURL, hub.APIServerCA, hub.TLSMode(), hub.GarbageCollectionInterval.Duration})

@@ -94,9 +94,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	why := importReason(cluster, known)
 	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
-	case why == "" && secretVersion == "" && access.NeedsNoPermission(cluster):
-		// The Secret was deleted, and an installed agent does not need it. A Cluster that needs a permission for the Secret must not learn that it does
-		// not exist: readSecret reports that.
+	case why == "" && secretVersion == "" && access.NeedsNoPermission(cluster) && hasSettings(cluster.Status.Import, settingsHash(hub)):
+		// The Secret was deleted, and an installed agent does not need it until the settings change that an import delivers. A Cluster that needs a
+		// permission for the Secret must not learn that it does not exist: readSecret reports that.
 		return imported()
 	case why == "" && secretVersion != "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
 		return i.maintain(ctx, hub, cluster, secretVersion)

@@ -153,6 +153,16 @@ func TestReconcile(t *testing.T) {
 		assert.Empty(t, s.Import.StaleAgentNamespaces)
 		assert.NotEmpty(t, s.Import.RegistrationKey)
 	})
+	t.Run("the address has changed after the kubeconfig Secret was deleted", func(t *testing.T) {
+		h, _, c := importedCluster(t)
+		require.NoError(t, h.kube.CoreV1().Secrets("ns").Delete(t.Context(), c.Spec.KubeConfigSecret, metav1.DeleteOptions{}))
+		require.NoError(t, h.SecretMetadata.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: c.Spec.KubeConfigSecret}}))
+		h.requireImported(t, c)
+		moved := hubConfig
+		moved.APIServerURL = "https://new:6443"
+		h.Config.Set(moved)
+		assert.Equal(t, fleet.ReasonWaitingForKubeconfig, h.Reconcile(t.Context(), c).Reason)
+	})
 	t.Run("an imported Cluster costs nothing", func(t *testing.T) {
 		h, m, c := importedCluster(t)
 		settled, requests := c.DeepCopy(), len(m.requests)

@@ -37,8 +37,8 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	if cluster.Spec.KubeConfigSecret == "" {
 		return finalizing.NotNeeded(), nil
 	}
-	if !i.mayHaveTouched(cluster) { // nothing is on the member, even if the agent could not be asked
-		return finalizing.Removed(), nil
+	if !i.mayHaveTouched(cluster) { // an agent that registered itself may be on the member
+		return finalizing.NotNeeded(), nil
 	}
 
 	// Find the removal that an earlier pass has asked for. This pass prepares it if there is none, or when it is offered a slot.
