@@ -146,8 +146,11 @@ func (o Options) checkNumbers() error {
 		name  string
 		value time.Duration
 	}{
-		{"FarewellGrace", o.FarewellGrace}, {"ContentGrace", o.ContentGrace}, {"Recheck", o.Recheck},
-		{"Delays.Status", o.Delays.Status}, {"Delays.Repair", o.Delays.Repair},
+		{"FarewellGrace", o.FarewellGrace},
+		{"ContentGrace", o.ContentGrace},
+		{"Recheck", o.Recheck},
+		{"Delays.Status", o.Delays.Status},
+		{"Delays.Repair", o.Delays.Repair},
 	} {
 		if option.value < 0 {
 			errs = append(errs, fmt.Errorf("Options.%s is %s: it must not be negative", option.name, option.value))

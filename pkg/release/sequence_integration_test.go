@@ -101,7 +101,7 @@ func (s *sequence) deployOnce() {
 		r.Resources = append(r.Resources, s.request("hook.yaml", hookIn("none-"+s.namespace, "pre-install,pre-upgrade")).Resources...)
 	}
 	r.Options.Helm = &fleet.HelmOptions{TakeOwnership: s.random.IntN(2) == 0, Atomic: s.random.IntN(4) == 0, TimeoutSeconds: 60}
-	client, isCut, written := s.Client, false, []string(nil)
+	client, written := s.Client, []string(nil)
 	cut := s.random.IntN(12)
 	if s.random.IntN(4) == 0 {
 		config := rest.CopyConfig(s.config)
@@ -111,7 +111,7 @@ func (s *sequence) deployOnce() {
 		require.NoError(s.t, err)
 	}
 	_, err := client.Deploy(s.t.Context(), r)
-	isCut = client != s.Client && len(written) >= cut
+	isCut := client != s.Client && len(written) >= cut
 	s.step("deploys %v%s, takeOwnership %v, atomic %v, interrupted %v: %v", sets.List(wanted), fails, r.helm().TakeOwnership, r.helm().Atomic, isCut, err)
 
 	var leftover *LeftoverError

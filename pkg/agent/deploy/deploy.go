@@ -29,35 +29,31 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		state.noteSeen()
 	}
 
-	// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew. Record which releases
-	// have no BundleDeployment. They are kept. The releases of a BundleDeployment that is deleted later are removed.
-	if key == d.ownKey && bd != nil {
-		if err := d.checkOwn(ctx, bd); err != nil {
-			d.retryLater(ctx, key, state, err)
-			return
-		}
-	}
-
-	// Adopt the release that an agent without labels, such as Fleet's own, has deployed for it. Otherwise it would never be removed.
-	if bd != nil && !d.isElsewhere(key, bd) {
-		if err := d.adopt(ctx, key, bd, state); err != nil {
-			d.retryRead(ctx, key, bd, state, err)
-			return
-		}
-	}
-
-	// Ask which of the releases under other names this agent has deployed.
 	if bd != nil {
+		// If the agent's own BundleDeployment is another one than the recorded one, the hub has lost its objects and created them anew. Record which
+		// releases have no BundleDeployment. They are kept. The releases of a BundleDeployment that is deleted later are removed.
+		if key == d.ownKey {
+			if err := d.checkOwn(ctx, bd); err != nil {
+				d.retryLater(ctx, key, state, err)
+				return
+			}
+		}
+		// Adopt the release that an agent without labels, such as Fleet's own, has deployed for it. Otherwise it would never be removed.
+		if !d.isElsewhere(key, bd) {
+			if err := d.adopt(ctx, key, bd, state); err != nil {
+				d.retryRead(ctx, key, bd, state, err)
+				return
+			}
+		}
+		// Ask which of the releases under other names this agent has deployed.
 		if err := d.noteReplaced(ctx, key, bd, state); err != nil {
 			d.retryRead(ctx, key, bd, state, err)
 			return
 		}
-	}
-
-	// Collect the facts from the caches and from what this run remembers, as far as it is not outdated.
-	if bd != nil {
 		d.dropOutdatedDrift(key, bd, state)
 	}
+
+	// Collect the facts from the caches and from what this run remembers.
 	state.endConflictIfOver()
 	f := d.facts(key, bd, state)
 
