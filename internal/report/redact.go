@@ -44,7 +44,7 @@ var Public = []string{
 // credentials matches texts that are removed from all files: tokens, private keys, users with their passwords in URLs, and parameters of URLs that
 // sign them.
 var credentials = regexp.MustCompile(`eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)|` +
-	`://[^/\s"?#]+@|(?i:(?:[?&]|\\u0026)[\w-]*(?:token|signature|sig|password|secret|key)=[^&\s"\\]+)`)
+	`://(?:[^/\s"?#]+|[^/\s:@"?#]+:[^/\s"]+)@|(?i:(?:[?&]|\\u0026)[\w-]*(?:token|signature|sig|password|secret|key)=[^&\s"\\]+)`)
 
 // appliedAnnotations contain the whole object as kubectl and wrangler's apply applied it. Wrangler compresses it, so no text in it can be found.
 var appliedAnnotations = []string{corev1.LastAppliedConfigAnnotation, "objectset.rio.cattle.io/applied"}

@@ -39,6 +39,7 @@ func TestRedactText(t *testing.T) {
 		"bearer abcdefgh of me":                     "bearer REDACTED of me",
 		"Bearer eyJhbGciOiJSUzI1NiIs.eyJh.x1":       "Bearer REDACTED",
 		"https://me:pass@proxy:3128":                "httpsREDACTEDproxy:3128",
+		"https://me:pa?ss@proxy:3128":               "httpsREDACTEDproxy:3128",
 		"https://me:p@ss@proxy:3128":                "httpsREDACTEDproxy:3128",
 		"https://0123456789@git.example.com/":       "httpsREDACTEDgit.example.com/",
 		"https://s3/c.tgz?a=b&X-Amz-Signature=0123": "https://s3/c.tgz?a=bREDACTED",

@@ -311,6 +311,17 @@ func TestRenew_changedLifetime(t *testing.T) {
 	assert.Equal(t, 7*day, r.hub.requestedLifetimes[0])
 }
 
+// A token that expires before the current one would be useless.
+func TestRenew_muchShorterLifetime(t *testing.T) {
+	r := newRenewingAgent(t)
+	r.config.CredentialLifetime = time.Hour
+	r.start()
+	r.advanceUntil(r.isRenewed, "renewed")
+	assert.Zero(t, r.countLogs("could not be renewed"))
+	assert.Greater(t, r.hub.requestedLifetimes[0], 5*time.Hour)
+	assert.Less(t, r.hub.requestedLifetimes[0], 12*time.Hour)
+}
+
 // lifetimeOf returns the lifetime in a TokenRequest. The body can be read again.
 func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 	body, err := io.ReadAll(req.Body)

@@ -89,21 +89,23 @@ const longestPause = 5 * time.Minute
 // token is valid. If Secret fleet-agent was deleted, which asks the agent to register again, the agent keeps its token until that expires.
 func (r *Renewer) renew(ctx context.Context, use *InUse, storedClaims renewableToken) error {
 	pauses := r.Timing.RetryRenewal(storedClaims.Lifetime())
-	current, requestedLifetime, warned := storedClaims, cmp.Or(r.Lifetime, storedClaims.Lifetime()), false
+	current, warned := storedClaims, false
+	requestedLifetime := r.lifetimeAfter(current, use.hubTime(r.Clock.Now()))
 	token, due := "", time.Time{} // a new token that works, and when the next one must be requested
 	for ctx.Err() == nil {
 		var err error
 		if token == "" || token == use.Current().Token && !use.hubTime(r.Clock.Now()).Before(due) {
 			var issued string
 			if issued, err = r.requestToken(ctx, use, current, requestedLifetime); isLifetimeRefused(err) {
-				requestedLifetime = shorterLifetime(requestedLifetime, cmp.Or(r.Lifetime, current.Lifetime()), current, use.hubTime(r.Clock.Now()))
+				now := use.hubTime(r.Clock.Now())
+				requestedLifetime = shorterLifetime(requestedLifetime, r.lifetimeAfter(current, now), current, now)
 			} else if err == nil {
 				err = r.verify(ctx, use.Current().WithToken(issued))
 			}
 			if err == nil {
 				token = issued
 				current, _ = inspect(token)
-				requestedLifetime, due = cmp.Or(r.Lifetime, current.Lifetime()), current.renewAt(r.Timing.RenewFraction)
+				requestedLifetime, due = r.lifetimeAfter(current, use.hubTime(r.Clock.Now())), current.renewAt(r.Timing.RenewFraction)
 			}
 		}
 		if token != "" {
@@ -201,6 +203,12 @@ func isLifetimeRefused(err error) bool {
 	}
 	isForAny := strings.Contains(err.Error(), missingRight) || strings.Contains(err.Error(), registration.ClusterRoleAudience)
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !isForAny
+}
+
+// lifetimeAfter returns the lifetime to request for the next token. A token that expires before the current one would be useless, so a much shorter
+// configured lifetime is reached in several renewals.
+func (r *Renewer) lifetimeAfter(current renewableToken, hubTime time.Time) time.Duration {
+	return max(cmp.Or(r.Lifetime, current.Lifetime()), current.Expires.Sub(hubTime)+tokens.MinLifetime)
 }
 
 // shorterLifetime returns half of the requested lifetime. It starts again with the full lifetime if a token with the half would expire before the

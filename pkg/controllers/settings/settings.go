@@ -29,6 +29,9 @@ const (
 	reasonOtherVersion = "ConfigOfOtherRelease"
 )
 
+// helmReleaseAnnotation is set by Helm on the objects of a release.
+const helmReleaseAnnotation = "meta.helm.sh/release-name"
+
 // Load reads the configuration before the controllers start. Without a ConfigMap, as before the installation of the chart, the defaults
 // apply. If it does not exist any more (a chart installed this hub, or an agent was installed with it, see isConfigured), or if its document is invalid,
 // the hub starts with fallback: it changes no agent, and a setting whose value is not known gets its default, or the value that permits least
@@ -183,11 +186,11 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 }
 
 // otherVersion returns why the hub does not apply a ConfigMap of another version of the chart, or "". A ConfigMap without a version, which a
-// person has made, applies to each hub.
+// person has made, applies to each hub. That of a release of another chart, such as Fleet's after a rollback, does not.
 func (w *Watcher) otherVersion(configMap *corev1.ConfigMap) string {
 	version := configMap.Annotations[fleet.VersionAnnotation]
 	w.version = cmp.Or(w.version, version)
-	if version == "" || version == w.version {
+	if version == w.version || version == "" && configMap.Annotations[helmReleaseAnnotation] == "" {
 		return ""
 	}
 	return fmt.Sprintf("ConfigMap %s/%s has the configuration of version %[3]q, and this hub is of version %[4]q: a hub of version %[3]q will apply it",

@@ -225,6 +225,11 @@ func TestWatcher_otherVersion(t *testing.T) {
 			assert.Equal(t, "agent:v1", c.Config.Get().AgentImage)
 			w.apply(of("v1", `{"agentImage":"agent:v1.1"}`))
 			assert.Equal(t, "agent:v1.1", c.Config.Get().AgentImage)
+			fleets := configMap(`{"agentImage":"fleets"}`)
+			fleets.Annotations = map[string]string{"meta.helm.sh/release-name": "fleet"}
+			w.apply(fleets)
+			assert.Contains(t, <-events.Events, "ConfigOfOtherRelease")
+			assert.Equal(t, "agent:v1.1", c.Config.Get().AgentImage)
 			w.apply(configMap(`{"agentImage":"mine"}`))
 			assert.Equal(t, "mine", c.Config.Get().AgentImage)
 			assert.Empty(t, c.Config.Problem())
