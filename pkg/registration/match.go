@@ -110,24 +110,25 @@ type KnownToken struct {
 	Users []string
 }
 
-// MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request,
+// MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request, and
 // found is the token with that name, if any. For agents of versions that send no name it uses the token made for their Cluster, or
-// the only one of the namespace; among several it cannot know which one the agent holds.
+// the only one of the namespace; among several it cannot know which one the agent holds. The caller leaves out tokens that were created after
+// the request.
 func MatchToken(claimed string, found, importToken *KnownToken, namespaceTokens []KnownToken) (*KnownToken, *Explanation) {
 	switch {
 	case found != nil:
 		return found, nil
 	case claimed != "":
 		return nil, &Explanation{fleet.ReasonTokenNotFound, fmt.Sprintf(
-			"ClusterRegistrationToken %s, named by the request, does not exist: it expired, was deleted or is of another namespace; "+
-				"register with a new token", claimed)}
+			"ClusterRegistrationToken %s, named by the request, does not exist, or was created after the request: the token of the request expired, "+
+				"was deleted or is of another namespace; register with a new token", claimed)}
 	case importToken != nil:
 		return importToken, nil
 	case len(namespaceTokens) == 1:
 		return &namespaceTokens[0], nil
 	}
 	return nil, &Explanation{fleet.ReasonTokenUnknown, fmt.Sprintf(
-		"the request names no ClusterRegistrationToken and the namespace has %d; register with an agent that names its token, "+
+		"the request names no ClusterRegistrationToken and the namespace has %d that may be its token; register with an agent that names its token, "+
 			"or keep a single token in the namespace", len(namespaceTokens))}
 }
 

@@ -40,7 +40,7 @@ func (h *handler) findToken(
 	var candidates []registration.KnownToken
 	var clockErr error // it is not known whether another token has expired
 	for _, token := range tokens {
-		if !registration.Usable(token, time.Time{}) {
+		if !registration.Usable(token, time.Time{}) || isLaterToken(request, token, origin) {
 			continue // unusable, whatever the time is
 		}
 		switch isUnusable, _, err := h.HasPassedOnServer(ctx, func(now time.Time) bool { return !registration.Usable(token, now) }); {
@@ -75,6 +75,18 @@ func (h *handler) findToken(
 		return nil, refusal, nil
 	}
 	return usable[match.Name], nil, nil
+}
+
+// isLaterToken reports whether a token is not the token that the request was made with, but was created later. A person who revokes a token
+// may create another of the same name, and the requests of the revoked one must not count as requests of the new one: the holder of the
+// revoked token may have created them. A granted request has recorded the UID of its token. For another request the recorded creator decides,
+// because the name of a token's ServiceAccount contains the UID. Without a recorded creator, the creation times decide. The API server sets
+// both, with a resolution of one second, so a token of the same second may be that of the request.
+func isLaterToken(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin) bool {
+	if request.Status.Granted && request.Status.TokenUID != "" {
+		return request.Status.TokenUID != string(token.UID)
+	}
+	return origin.Creator == "" && token.CreationTimestamp.After(request.CreationTimestamp.Time)
 }
 
 // policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the

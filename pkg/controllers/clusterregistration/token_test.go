@@ -83,6 +83,26 @@ func TestFindToken(t *testing.T) {
 			s.request.Annotations[fleet.CreatorAnnotation] = "admin"
 		}, "token", fleet.ReasonTokenMismatch},
 		{"none named where the API server checks names: assumed", func(s *scene) { silent(s); checked(s) }, "token", fleet.ReasonOriginUnknown},
+		{"named, created after the request", func(s *scene) { checked(s); s.createToken(time.Second) }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, created after the request where nothing is checked", func(s *scene) {
+			s.Admission = nil
+			s.createToken(time.Second)
+		}, fleet.ReasonTokenNotFound, fleet.ReasonPolicyMissing},
+		{"named, created in the second of the request", func(s *scene) { checked(s); s.createToken(0) }, "token", fleet.ReasonOriginProved},
+		{"named, created after the request: the recorded creator decides", func(s *scene) { s.createToken(time.Second) }, "token", fleet.ReasonOriginProved},
+		{"none named, nothing recorded, created after the request", func(s *scene) {
+			silent(s)
+			s.Admission = nil
+			s.createToken(time.Second)
+		}, fleet.ReasonTokenUnknown, fleet.ReasonPolicyMissing},
+		{"named, of a request that was granted with it", func(s *scene) {
+			checked(s)
+			s.createToken(time.Second) // by another API server, whose clock is ahead
+			s.request.Status = fleet.ClusterRegistrationStatus{Granted: true, TokenUID: "uid"}
+		}, "token", fleet.ReasonOriginProved},
+		{"named, of a request that was granted with an earlier token of that name", func(s *scene) {
+			s.request.Status = fleet.ClusterRegistrationStatus{Granted: true, TokenUID: "earlier"}
+		}, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
 		{"created before creators were recorded", func(s *scene) { s.Admission = policiesIn(admission.PolicyState{Since: noon.Add(time.Second)}) }, "token", fleet.ReasonOriginUnknown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -128,6 +148,11 @@ func TestFindToken_serverClockUnknown(t *testing.T) {
 	token, err = find()
 	require.NoError(t, err, "a deleted token is unusable at any time")
 	assert.Equal(t, "token", token.Name)
+}
+
+// createToken gives the token of the scene a creation time after that of the request.
+func (s *scene) createToken(after time.Duration) {
+	s.token.CreationTimestamp = metav1.NewTime(s.request.CreationTimestamp.Add(after))
 }
 
 // checked is for an API server that checks the tokens that requests name, and records no creators.
