@@ -145,11 +145,17 @@ func (s *scene) server(objects ...runtime.Object) {
 	})
 	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
 	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock, Keys: s.Issuer.Keys}
-	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: the caches stay empty
-	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
-		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
+	s.cacheSets() // never started: the caches stay empty
 	s.identities.Kubernetes, s.identities.Clock = s.kube, s.Clock
 	s.identities.KindDeleted = func(context.Context, string, metav1.Time, time.Time) (bool, error) { return s.kindDeleted, nil }
+}
+
+// cacheSets gives the sets new caches, which are empty until they are started.
+func (s *scene) cacheSets() informers.SharedInformerFactory {
+	caches := informers.NewSharedInformerFactory(s.kube, 0)
+	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
+		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
+	return caches
 }
 
 // bearer is a token of the ServiceAccount with that UID; a zero end is none.

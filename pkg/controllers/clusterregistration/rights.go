@@ -23,6 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -223,19 +224,56 @@ func (h *handler) removeObjectsUnlessUninstalling(ctx context.Context, key strin
 			h.queue.EnqueueAfter(namespace, name, uninstallPoll)
 			return nil
 		case finalizing.IdentityKept: // package orphans checks periodically
-			logrus.Warnf("ClusterRegistration %s is gone because its CustomResourceDefinition was deleted: the agent keeps its rights", key)
-			return nil
+			return h.keepIdentity(ctx, namespace, name)
 		case finalizing.IdentityUnused:
 		}
 	}
 	return h.removeObjects(ctx, key)
 }
 
-// removeObjects deletes the rights and the answer Secrets of a request. Most of them are in other namespaces and have no owner reference; the sets find them by label,
-// including the objects of Fleet's hub, whose set ID lacks the key.
+// keepIdentity leaves the objects of a request that is gone with its kind. If its Cluster is in quarantine, it deletes all of them except the
+// ServiceAccounts. The end of the quarantine does not restore them, because only the request says which rights the agent had.
+func (h *handler) keepIdentity(ctx context.Context, namespace, name string) error {
+	accounts, err := index.AccountsByRequest.Find(h.identities.Accounts, index.Key(namespace, name))
+	if err != nil {
+		return err
+	}
+	owner := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	isQuarantined, kept := false, map[string][]runtime.Object{} // by the label of the object set
+	for _, account := range accounts {
+		cluster, err := h.clusterNamed(namespace, account.Annotations[fleet.ClusterAnnotation])
+		if err != nil {
+			return err
+		}
+		isQuarantined = isQuarantined || cluster != nil && cluster.Spec.Quarantined
+		kept[account.Labels[apply.LabelHash]] = append(kept[account.Labels[apply.LabelHash]], account)
+	}
+	if !isQuarantined {
+		logrus.Warnf("ClusterRegistration %s/%s is gone because its CustomResourceDefinition was deleted: the agent keeps its rights", namespace, name)
+		return nil
+	}
+	for _, id := range setIDs(namespace, name) {
+		marks, _, err := apply.GetLabelsAndAnnotations(id, owner)
+		if err != nil {
+			return err
+		}
+		if err := h.sets.Ensure(ctx, id, owner, kept[marks[apply.LabelHash]]...); err != nil {
+			return fmt.Errorf("deleting the rights of ClusterRegistration %s/%s, whose Cluster is quarantined: %w", namespace, name, err)
+		}
+	}
+	return nil
+}
+
+// setIDs returns the names of the object sets of a request: that of this hub, and that of Fleet's hub, which lacks the key.
+func setIDs(namespace, name string) []string {
+	return []string{registration.OwnedSetID(setID, namespace, name), setID}
+}
+
+// removeObjects deletes the rights and the answer Secrets of a request. Most of them are in other namespaces and have no owner reference; the sets find
+// them by label.
 func (h *handler) removeObjects(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
-	for _, id := range []string{registration.OwnedSetID(setID, namespace, name), setID} {
+	for _, id := range setIDs(namespace, name) {
 		if err := h.sets.Remove(ctx, id, key, requestKind); err != nil {
 			return fmt.Errorf("deleting the rights of ClusterRegistration %s: %w", key, err)
 		}

@@ -2,21 +2,29 @@ package clusterregistration
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv/golden"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
+	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 )
 
 func TestRights(t *testing.T) {
@@ -81,6 +89,65 @@ func TestRights(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestKeepIdentity(t *testing.T) {
+	all, account := []string{"rolebindings 3", "roles 3", "serviceaccounts 1"}, []string{"serviceaccounts 1"}
+	for _, row := range []struct {
+		name   string
+		set    string
+		change func(*scene)
+		want   []string
+	}{
+		{"the agent keeps its rights", ownedSet(newScene(t).request), func(*scene) {}, all},
+		{"in quarantine: the ServiceAccount", ownedSet(newScene(t).request), func(s *scene) { s.cluster.Spec.Quarantined = true }, account},
+		{"in quarantine, created by Fleet's hub: the ServiceAccount", setID, func(s *scene) { s.cluster.Spec.Quarantined = true }, account},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			require.NoError(t, s.sets.Ensure(t.Context(), row.set, s.request, s.rights(s.request, s.cluster, s.token)...))
+			account, err := s.kube.CoreV1().ServiceAccounts(clusterNamespace(s.cluster)).Get(t.Context(), accountName(s.request), metav1.GetOptions{})
+			require.NoError(t, err)
+			s.kindDeleted, s.identities.Accounts = true, fakecache.With(account)
+			row.change(s)
+			s.clusters = fakecache.With(s.cluster)
+			s.identities.Clusters = fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			caches := s.cacheSets()
+			caches.Start(t.Context().Done())
+			caches.WaitForCacheSync(t.Context().Done())
+			for range 2 { // the deletions enqueue the request again
+				_, err = s.onChange(requestKey.String(), nil)
+				require.NoError(t, err)
+			}
+			assert.Equal(t, row.want, s.owned(t))
+		})
+	}
+	t.Run("an error is retried", func(t *testing.T) {
+		s := newScene(t)
+		s.identities.Accounts = failing[*corev1.ServiceAccount](errTest)
+		require.ErrorIs(t, s.keepIdentity(t.Context(), requestKey.Namespace, requestKey.Name), errTest)
+		s.identities.Accounts, s.clusters = fakecache.With(s.account()), failing[*fleet.Cluster](errTest)
+		require.ErrorIs(t, s.keepIdentity(t.Context(), requestKey.Namespace, requestKey.Name), errTest)
+	})
+}
+
+// owned returns the number of objects on the API server of each kind that rights has.
+func (s *scene) owned(t *testing.T) (kinds []string) {
+	t.Helper()
+	for resource, kind := range map[schema.GroupVersionResource]schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithResource("serviceaccounts"): corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+		coordinationv1.SchemeGroupVersion.WithResource("leases"):  coordinationv1.SchemeGroupVersion.WithKind("Lease"),
+		rbacv1.SchemeGroupVersion.WithResource("roles"):           rbacv1.SchemeGroupVersion.WithKind("Role"),
+		rbacv1.SchemeGroupVersion.WithResource("rolebindings"):    rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
+	} {
+		list, err := s.kube.Tracker().List(resource, kind, "")
+		require.NoError(t, err)
+		if count := meta.LenList(list); count > 0 {
+			kinds = append(kinds, fmt.Sprint(resource.Resource, " ", count))
+		}
+	}
+	slices.Sort(kinds)
+	return kinds
 }
 
 func requireGolden(t *testing.T, file string, objects []runtime.Object) {
