@@ -154,25 +154,58 @@ func TestDecide(t *testing.T) {
 
 func TestRotateAnOfflineImport(t *testing.T) {
 	hub, namespace := quietHub(t)
-	cluster, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: fleet.ClusterSpec{ClientID: "a", KubeConfigSecret: "east-kubeconfig"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now(), Registration: "request-a"}
-	cluster.Status.Conditions = append(conditions(fleet.ConditionRegistered, corev1.ConditionTrue, fleet.ReasonRegistered),
+	disconnected := append(conditions(fleet.ConditionRegistered, corev1.ConditionTrue, fleet.ReasonRegistered),
 		conditions(fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected)...)
-	cluster, err = hub.Fleet.Clusters(namespace).UpdateStatus(t.Context(), cluster, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	_, err = hub.Rotate(ctx, cluster, nil, func(v view.Cluster) {
-		assert.Equal(t, view.StateOffline, v.State)
-		cancel() // it waits for the hub
-	})
-	require.ErrorContains(t, err, "stopped waiting for Cluster")
-	cluster, err = hub.Fleet.Clusters(namespace).Get(t.Context(), "east", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, int64(1), cluster.Spec.RedeployAgentGeneration)
+	connected := append(conditions(fleet.ConditionRegistered, corev1.ConditionTrue, fleet.ReasonRegistered),
+		conditions(fleet.ConditionConnected, corev1.ConditionTrue, fleet.ReasonConnected)...)
+	for name, row := range map[string]struct {
+		before string
+		after  fleet.AgentStatus
+		wants  string
+	}{
+		"of-muster":                          {"request-a", fleet.AgentStatus{Registration: "request-b", Version: "v1"}, "request-b"},
+		"with-a-credential-of-fleet":         {"", fleet.AgentStatus{Registration: "request-b", Version: "v1"}, "request-b"},
+		"of-fleet":                           {"", fleet.AgentStatus{}, ""},
+		"still-with-the-credential-of-fleet": {"", fleet.AgentStatus{Version: "v1"}, "gave up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clusters := hub.Fleet.Clusters(namespace)
+			cluster, err := clusters.Create(t.Context(), &fleet.Cluster{
+				ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{ClientID: name, KubeConfigSecret: "east-kubeconfig"},
+			}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now(), Registration: row.before}
+			cluster.Status.Conditions, cluster.Status.AgentDeployedGeneration = disconnected, new(int64)
+			cluster, err = clusters.UpdateStatus(t.Context(), cluster, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			request, err := hub.Rotate(ctx, cluster, nil, func(v view.Cluster) {
+				if v.State == view.StateRegistered { // written below
+					if row.wants == "gave up" {
+						cancel()
+					}
+					return
+				}
+				assert.Equal(t, view.StateOffline, v.State)
+				latest, err := clusters.Get(ctx, name, metav1.GetOptions{})
+				if !assert.NoError(t, err) || !assert.Equal(t, int64(1), latest.Spec.RedeployAgentGeneration) {
+					cancel()
+					return
+				}
+				latest.Status.Agent, latest.Status.Conditions, latest.Status.AgentDeployedGeneration = row.after, connected, ptr.To(int64(1))
+				latest.Status.Agent.LastSeen = metav1.Now()
+				_, err = clusters.UpdateStatus(ctx, latest, metav1.UpdateOptions{})
+				assert.NoError(t, err)
+			})
+			if row.wants == "gave up" {
+				require.ErrorContains(t, err, "stopped waiting for Cluster")
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, row.wants, request)
+		})
+	}
 }
 
 func TestRevoke(t *testing.T) {

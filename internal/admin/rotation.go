@@ -26,12 +26,9 @@ import (
 // credential after a restore. Otherwise it creates a registration token for one use, stores it on the member, and deletes it at the end.
 func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kubernetes.Interface, progress func(view.Cluster)) (request string, err error) {
 	title := fmt.Sprintf("Cluster %s/%s", cluster.Namespace, cluster.Name)
-	before := cluster.Status.Agent.Registration
 	switch state := view.OfCluster(cluster).State; {
 	case state != view.StateRegistered && !(state == view.StateOffline && cluster.Spec.KubeConfigSecret != ""):
 		return "", fmt.Errorf("%s is %s: only an agent that is registered and connected can register again with this command", title, state)
-	case before == "":
-		return "", fmt.Errorf("the agent of %s does not report the request with which it registered, so it is not an agent of Muster", title)
 	case cluster.Spec.KubeConfigSecret != "":
 		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"redeployAgentGeneration":%d}}`,
 			cluster.ResourceVersion, cluster.Spec.RedeployAgentGeneration+1)
@@ -39,6 +36,8 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 			return "", fmt.Errorf("%s: %w", title, err)
 		}
 		return h.awaitNewCredential(ctx, cluster, progress)
+	case cluster.Status.Agent.Registration == "":
+		return "", fmt.Errorf("the agent of %s does not report the request with which it registered, so it is not an agent of Muster", title)
 	case member == nil:
 		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass the kubeconfig of the member with --member-kubeconfig", title)
 	}
@@ -85,16 +84,19 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 	return request, err
 }
 
-// awaitNewCredential waits until the agent uses the credential of another request than in the Cluster before.
+// awaitNewCredential waits until the agent uses the credential of another request than in the Cluster before. An agent of Fleet reports neither a
+// request nor its version. If the agent before was one, the wait also ends with the first heartbeat of an agent of Fleet that the hub has installed.
 func (h *Hub) awaitNewCredential(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
 	stateOf := reportChanges(progress)
 	_, err = awaited[*fleet.Cluster]{
 		what: fmt.Sprintf("Cluster %s/%s", before.Namespace, before.Name), get: h.Fleet.Clusters(before.Namespace).Get, name: before.Name,
 		status: "the agent has not registered again",
 		check: func(cluster *fleet.Cluster) (bool, string, error) {
-			now := stateOf(cluster)
-			request = cluster.Status.Agent.Registration
-			done := request != "" && request != before.Status.Agent.Registration && now.State == view.StateRegistered
+			now, agent, deployed := stateOf(cluster), cluster.Status.Agent, cluster.Status.AgentDeployedGeneration
+			request = agent.Registration
+			installedFleet := before.Status.Agent.Registration == "" && agent.Version == "" && !agent.LastSeen.IsZero() &&
+				deployed != nil && *deployed > before.Spec.RedeployAgentGeneration
+			done := (installedFleet || request != "" && request != before.Status.Agent.Registration) && now.State == view.StateRegistered
 			return done, fmt.Sprintf("the agent uses the credential of request %q; %s %s", request, now.State, now.Message), nil
 		},
 	}.wait(ctx)

@@ -200,8 +200,15 @@ func rotate(c *cli.Context, s Streams) error {
 	return nil
 }
 
-// rotatedMessage is printed after a rotation. The agent reports the names of both requests.
+// rotatedMessage is printed after a rotation. An agent of Muster reports the names of both requests. It reports no earlier request if it has taken over
+// the credential of an agent of Fleet, which reports none.
 func rotatedMessage(before *fleet.Cluster, request string) string {
-	return view.Printable(fmt.Sprintf("The agent of Cluster %s/%s uses the credential of request %s instead of %s.",
-		before.Namespace, before.Name, request, before.Status.Agent.Registration))
+	agent, earlier := fmt.Sprintf("The agent of Cluster %s/%s", before.Namespace, before.Name), before.Status.Agent.Registration
+	switch {
+	case request == "":
+		return view.Printable(agent + " was installed again. It does not report the request of its credential.")
+	case earlier == "":
+		return view.Printable(fmt.Sprintf("%s uses the credential of request %s.", agent, request))
+	}
+	return view.Printable(fmt.Sprintf("%s uses the credential of request %s instead of %s.", agent, request, earlier))
 }
