@@ -38,7 +38,8 @@ If the member already has an agent, the result depends on the state of that agen
     not registered, same values          the command waits for the registration
     not registered, other values         the agent gets the new values
     the hub rejects its credential       the agent gets the new values
-    registered with another hub, or in   the command fails, and changes nothing
+    the hub has another address now      the agent gets the new values
+    connected to another hub, or in      the command fails, and changes nothing
     another namespace of this hub`,
 		Flags: append(kubeFlags(joinUsage, true),
 			&cli.StringFlag{Name: flagAgentNamespace, Value: registration.DefaultSystemNamespace, Usage: "`NAMESPACE` of the agent on the member"},

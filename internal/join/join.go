@@ -7,33 +7,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/register"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Action is the change that a member needs to be registered with a hub.
 type Action string
 
-// The actions. An agent that is registered with another hub, or in another workspace, is an error of Plan instead.
+// The actions. An agent that is connected to another hub, or registered in another workspace, is an error of Plan instead.
 const (
 	Nothing Action = "Nothing" // the agent is registered, and the hub accepts its credential
 	Wait    Action = "Wait"    // the agent is installed with the same values, and not registered yet
-	Replace Action = "Replace" // the agent is installed with other values, or the hub rejects its credential: Apply replaces the values
+	Replace Action = "Replace" // the agent has other values, a credential that the hub rejects, or an earlier address of the hub: Apply replaces the values
 	Install Action = "Install" // there is no agent
 )
 
@@ -47,7 +52,8 @@ type Joiner struct {
 
 	action       Action
 	newNamespace bool
-	rejected     *credential.Stored // the credential of the agent that the hub rejects
+	stored       *credential.Stored // the credential of the agent that the hub rejects, or that has an earlier address of the hub
+	moved        bool               // the hub accepts the stored credential at the address in the values, and does not answer at the stored one
 	oldRefusal   string             // the resource version of an event about an earlier attempt
 }
 
@@ -94,24 +100,28 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, reason string, err er
 	stored, d := check.Credential(ctx, m.inputs)
 	if stored != nil {
 		cluster := stored.Workspace + "/" + stored.ClusterName
-		if strings.TrimRight(stored.Server, "/") != strings.TrimRight(m.identity.Server, "/") || stored.Workspace != m.identity.Workspace() {
-			return "", "", fmt.Errorf("the member is registered as Cluster %s with the hub at %s, and the values are for namespace %s of the hub at %s: "+
-				"remove the Cluster there first (muster remove), or use values of that hub and namespace",
-				cluster, stored.Server, m.identity.Workspace(), m.identity.Server)
-		}
+		sameServer := strings.TrimRight(stored.Server, "/") == strings.TrimRight(m.identity.Server, "/")
 		accepted, _ := d.Line("way-authenticated")
 		lives, _ := d.Line("agent-credential-lives")
+		rejected := accepted.Result == check.Fail || lives.Result == check.Fail
 		switch {
+		case stored.Workspace != m.identity.Workspace(), !sameServer && accepted.Result == check.Pass:
+			return "", "", fmt.Errorf("the member is registered as Cluster %s with the hub at %s, and the values are for namespace %s of the hub at %s: "+
+				"use values of that hub and namespace, or, to move the agent to the hub of the values, follow docs/operations.md#registering-again",
+				cluster, stored.Server, m.identity.Workspace(), m.identity.Server)
 		case accepted.Result == check.Pass && installed:
 			m.action = Nothing
 			return Nothing, fmt.Sprintf("the member is registered as Cluster %s with the hub at %s", cluster, stored.Server), nil
 		case accepted.Result == check.Pass:
 			m.action = Install
 			return Install, fmt.Sprintf("there is a credential of Cluster %s, and no agent", cluster), nil
-		case accepted.Result != check.Fail && lives.Result != check.Fail:
-			return "", "", fmt.Errorf("the member has a credential of Cluster %s, and it is not known whether the hub accepts it: %s", cluster, d.Summary)
+		case !rejected && (sameServer || !m.acceptedByValues(ctx, stored)):
+			return "", "", fmt.Errorf("the member has a credential of Cluster %s for the hub at %s, and it is not known whether that hub accepts it: %s",
+				cluster, stored.Server, d.Summary)
+		case !rejected:
+			m.moved = true
 		}
-		m.rejected = stored
+		m.stored = stored
 	}
 	if !installed {
 		m.action = Install
@@ -126,10 +136,25 @@ func (m *Joiner) Plan(ctx context.Context) (action Action, reason string, err er
 		return Wait, "the agent is installed with these values, and not registered yet", nil
 	}
 	m.action = Replace
-	if m.rejected != nil {
-		return Replace, "the agent is installed, and the hub rejects its credential of Cluster " + m.rejected.Workspace + "/" + m.rejected.ClusterName, nil
+	switch {
+	case m.moved:
+		return Replace, fmt.Sprintf("the agent is installed, and the hub of its Cluster %s/%s is now at %s instead of %s",
+			m.stored.Workspace, m.stored.ClusterName, m.identity.Server, m.stored.Server), nil
+	case m.stored != nil:
+		return Replace, "the agent is installed, and the hub rejects its credential of Cluster " + m.stored.Workspace + "/" + m.stored.ClusterName, nil
 	}
 	return Replace, "the agent is installed with other values, and not registered", nil
+}
+
+// acceptedByValues reports whether the hub of the values accepts the stored credential: it is then the hub of the credential at another address. An
+// agent that gets the values sends its credential to this hub as well.
+func (m *Joiner) acceptedByValues(ctx context.Context, stored *credential.Stored) bool {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	dialer := &hubclient.Dialer{UserAgent: "muster-join/" + m.inputs.Version, Timing: timing.Default(), Clock: clock.RealClock{}, Log: log}
+	conn, verdict, _ := dialer.DialAndVerify(ctx, stored.At(m.identity.EndpointIn(stored.TLSMode())))
+	conn.Close()
+	return verdict == hubclient.Accepted
 }
 
 // hasValues reports whether a bootstrap Secret contains the same identity as the values.
@@ -214,13 +239,14 @@ func (m *Joiner) replace(ctx context.Context) error {
 // pollInterval is the pause between two requests of Await.
 const pollInterval = time.Second
 
-// Await waits until the agent has stored a credential, which it does only if the hub accepts it. It calls progress when the agent's state changes.
+// Await waits until the agent has stored a credential, or another address of the hub, which it does only if the hub accepts the credential there. It
+// calls progress when the agent's state changes.
 func (m *Joiner) Await(ctx context.Context, progress func(string)) (cluster string, err error) {
 	state := ""
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		secret, err := m.core.CoreV1().Secrets(m.namespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
 		if err == nil {
-			if stored, err := credential.Parse(secret); err == nil && (m.rejected == nil || stored.Token != m.rejected.Token) {
+			if stored, err := credential.Parse(secret); err == nil && (m.stored == nil || stored.Token != m.stored.Token || stored.Server != m.stored.Server) {
 				cluster = stored.Workspace + "/" + stored.ClusterName
 				return true, nil
 			}
