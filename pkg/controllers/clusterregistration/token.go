@@ -80,14 +80,17 @@ func (h *handler) findToken(
 // isLaterToken reports whether a token is not the token that the request was made with, but was created later. A person who revokes a token
 // may create another of the same name, and the requests of the revoked one must not count as requests of the new one: the holder of the
 // revoked token may have created them. A granted request has recorded the UID of its token. For another request the recorded creator decides,
-// because the name of a token's ServiceAccount contains the UID. Without a recorded creator, the creation times decide. The API server sets
-// both, with a resolution of one second, so a token of the same second may be that of the request.
+// because the name of a token's ServiceAccount contains the UID. Without a recorded creator, the creation times decide. API servers set both, with a
+// resolution of one second, and their clocks may differ by clockTolerance.
 func isLaterToken(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin) bool {
 	if request.Status.Granted && request.Status.TokenUID != "" {
 		return request.Status.TokenUID != string(token.UID)
 	}
-	return origin.Creator == "" && token.CreationTimestamp.After(request.CreationTimestamp.Time)
+	return origin.Creator == "" && token.CreationTimestamp.After(request.CreationTimestamp.Add(clockTolerance))
 }
+
+// clockTolerance is by how much the clocks of two API servers of the hub may differ.
+const clockTolerance = 5 * time.Second
 
 // policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the
 // policies enqueues the requests that are not granted.

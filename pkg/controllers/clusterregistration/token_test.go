@@ -83,21 +83,21 @@ func TestFindToken(t *testing.T) {
 			s.request.Annotations[fleet.CreatorAnnotation] = "admin"
 		}, "token", fleet.ReasonTokenMismatch},
 		{"none named where the API server checks names: assumed", func(s *scene) { silent(s); checked(s) }, "token", fleet.ReasonOriginUnknown},
-		{"named, created after the request", func(s *scene) { checked(s); s.createToken(time.Second) }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, created after the request", func(s *scene) { checked(s); s.createToken(clockTolerance + time.Second) }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
 		{"named, created after the request where nothing is checked", func(s *scene) {
 			s.Admission = nil
-			s.createToken(time.Second)
+			s.createToken(clockTolerance + time.Second)
 		}, fleet.ReasonTokenNotFound, fleet.ReasonPolicyMissing},
-		{"named, created in the second of the request", func(s *scene) { checked(s); s.createToken(0) }, "token", fleet.ReasonOriginProved},
-		{"named, created after the request: the recorded creator decides", func(s *scene) { s.createToken(time.Second) }, "token", fleet.ReasonOriginProved},
+		{"named, created a little later, by a clock that is ahead", func(s *scene) { checked(s); s.createToken(clockTolerance) }, "token", fleet.ReasonOriginProved},
+		{"named, created after the request: the recorded creator decides", func(s *scene) { s.createToken(clockTolerance + time.Second) }, "token", fleet.ReasonOriginProved},
 		{"none named, nothing recorded, created after the request", func(s *scene) {
 			silent(s)
 			s.Admission = nil
-			s.createToken(time.Second)
+			s.createToken(clockTolerance + time.Second)
 		}, fleet.ReasonTokenUnknown, fleet.ReasonPolicyMissing},
 		{"named, of a request that was granted with it", func(s *scene) {
 			checked(s)
-			s.createToken(time.Second) // by another API server, whose clock is ahead
+			s.createToken(clockTolerance + time.Second) // by another API server, whose clock is ahead
 			s.request.Status = fleet.ClusterRegistrationStatus{Granted: true, TokenUID: "uid"}
 		}, "token", fleet.ReasonOriginProved},
 		{"named, of a request that was granted with an earlier token of that name", func(s *scene) {
