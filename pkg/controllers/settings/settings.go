@@ -148,7 +148,10 @@ type Next func(configMap *corev1.ConfigMap) error
 // Register watches the ConfigMap. The same handler then calls next, which may be nil: lasso removes handlers from its list while others of
 // the same kind may still run, so a hub that is stopping could skip or repeat one of two handlers.
 func (w *Watcher) Register(ctx context.Context, next Next) {
-	handle := func(_ string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	handle := func(key string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+		if own := w.SystemNamespace + "/" + registration.HubConfigMap; configMap == nil && key == own {
+			logrus.Warnf("ConfigMap %s was deleted: the previous configuration stays in effect until the hub is restarted; create it again, for example with helm upgrade", own)
+		}
 		if configMap == nil || configMap.Namespace != w.SystemNamespace || configMap.Name != registration.HubConfigMap {
 			return configMap, nil
 		}

@@ -82,7 +82,7 @@ const (
 	ReasonClusterNameTaken = "ClusterNameTaken"
 	// ReasonClusterDeleting: the Cluster is being deleted; the hub decides on the request when it is gone.
 	ReasonClusterDeleting = "ClusterDeleting"
-	// ReasonTokenNotFound: the ClusterRegistrationToken that the request names does not exist, or no longer exists.
+	// ReasonTokenNotFound: the ClusterRegistrationToken that the request names does not exist, no longer exists, or was created after the request.
 	ReasonTokenNotFound = "TokenNotFound"
 	// ReasonTokenUnknown: the request names no token and the hub cannot tell which one was used.
 	ReasonTokenUnknown = "TokenUnknown"
