@@ -259,8 +259,8 @@ func (d *Deployer) rollOut(ctx context.Context, b *fleet.Bundle, p *plan, matche
 			continue // nothing is written to it
 		}
 		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
-		if deployment == nil && len(m.targets) == 0 && groups.missing != noneMissing {
-			continue // most Clusters that no group selects were never targeted, and must not delay the others until no group may be missing
+		if deployment == nil && len(m.targets) == 0 {
+			continue // most of these Clusters were never targeted, and must not delay the others until it is known what the groups select
 		}
 		t := &rolloutTarget{candidate: candidateOf(m.cluster, groups), key: keyOf(m.cluster), state: fleet.Pending, unavailable: true, isHeld: !m.isKnown}
 		t.missing = groups.missing

@@ -300,26 +300,16 @@ func TestRollOut_unknownPartition(t *testing.T) {
 
 // The first partition has a Cluster whose targets are not known. The next one waits for it.
 func TestRollOut_unknownTarget(t *testing.T) {
-	for name, row := range map[string]struct {
-		reason     string
-		isDeployed bool
-	}{
-		"an update, unreadable":               {"unreadable", true},
-		"an update, missing":                  {"missing", true},
-		"the first deployment, if unreadable": {"unreadable", false}, // if it is missing, the Cluster was probably never targeted
-	} {
-		t.Run(name, func(t *testing.T) {
+	for reason, spoil := range notKnown {
+		t.Run(reason, func(t *testing.T) {
 			s := newStage(t)
 			before, after := oneAtATime("1"), oneAtATime("22")
 			after.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}, {ClusterGroup: "prod"}}
 			after.Status.ObservedGeneration = after.Generation
 			after.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{ClusterName: "alice"}, {ClusterSelector: &metav1.LabelSelector{}}}}
 			alice, bob := clusterNamed("alice"), clusterNamed("bob")
-			s.has(t, alice, bob, after)
-			if row.isDeployed {
-				s.has(t, isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob)))
-			}
-			notKnown[row.reason](t, s)
+			s.has(t, alice, bob, after, isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob)))
+			spoil(t, s)
 			s.handle(t, after)
 			assert.NotContains(t, onlyClusters(s.taken()), "enqueue Cluster alice in 0s")
 			for _, cluster := range []*fleet.Cluster{alice, bob} {
@@ -331,8 +321,34 @@ func TestRollOut_unknownTarget(t *testing.T) {
 			s.handle(t, after)
 			assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, onlyClusters(s.taken()))
 			s.reconcile(t, alice)
-			assert.Regexp(t, `"/spec/deploymentID"|create `+atHome, strings.Join(s.taken(), "\n"))
+			assert.Contains(t, strings.Join(s.taken(), "\n"), `"/spec/deploymentID"`)
 		})
+	}
+}
+
+// alice has no BundleDeployment, and it is not known whether the Bundle targets it. bob does not wait for it, in the same partition or in the next one.
+func TestRollOut_unknownTargetOfANewCluster(t *testing.T) {
+	for reason, spoil := range notKnown {
+		for name, partitions := range map[string][]fleet.Partition{
+			"one partition": nil, "the next partition": {{ClusterName: "alice"}, {ClusterSelector: &metav1.LabelSelector{}}},
+		} {
+			t.Run(reason+"/"+name, func(t *testing.T) {
+				s := newStage(t)
+				before, after := oneAtATime("1"), oneAtATime("22")
+				after.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}, {ClusterGroup: "prod"}}
+				after.Status.ObservedGeneration = after.Generation
+				after.Spec.RolloutStrategy.Partitions = partitions
+				alice, bob := clusterNamed("alice"), clusterNamed("bob")
+				s.has(t, alice, bob, after, isReady(deployed(t, before, bob)))
+				spoil(t, s)
+				s.handle(t, after)
+				assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()))
+
+				s.has(t, groupProd(3))
+				s.handle(t, after)
+				assert.Contains(t, onlyClusters(s.taken()), "enqueue Cluster alice in 0s", "it is targeted")
+			})
+		}
 	}
 }
 
