@@ -288,7 +288,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 		missing, err := d.missingGroups(ctx, b.CreationTimestamp, d.Clock.Now())
 		if missing == anyMissing {
 			err = &kindDeletedError{key: keyOf(wanted), resource: "clustergroups", isHeld: true}
-			d.bundleChanged(keyOf(b)) // its status names the groups
+			d.bundles.EnqueueAfter(b.Namespace, b.Name, d.RecheckDelay()) // its status names the groups; each recheck of many Clusters comes here
 		}
 		if err != nil {
 			a := leaveAsIs(existing, err)
@@ -589,7 +589,7 @@ func (d *Deployer) confirmUntargeted(ctx context.Context, cluster *fleet.Cluster
 	case err != nil:
 		return failed(err)
 	case mayTarget:
-		d.bundleChanged(bundle) // its status names the groups
+		d.bundles.EnqueueAfter(bundle.Namespace, bundle.Name, d.RecheckDelay()) // its status names the groups
 		return keptWithoutKind(deployment, "clustergroups")
 	}
 	return confirmedUntargeted()

@@ -387,7 +387,8 @@ func TestReconcile_switchesNoTargetForADeletedKind(t *testing.T) {
 					assert.Regexp(t, "create "+atHome+"|patch "+atHome, strings.Join(s.taken(), "\n"))
 					return
 				}
-				assert.Equal(t, []string{"enqueue Bundle app in 1s", "kind clustergroups"}, slices.Compact(s.taken()), "nothing is created or changed")
+				inOneRecheck := fmt.Sprintf("enqueue Bundle app in %s", s.RecheckDelay())
+				assert.Equal(t, []string{inOneRecheck, "kind clustergroups"}, slices.Compact(s.taken()), "nothing is created or changed")
 				assert.Equal(t, fleet.ReasonKindDeleted, out.Reason)
 				assert.Contains(t, out.Message, "CustomResourceDefinition clustergroups.fleet.cattle.io was deleted")
 				assert.Equal(t, s.RecheckDelay(), out.After)
@@ -441,7 +442,9 @@ func TestReconcile_deletedKindAndALaterBundleDeployment(t *testing.T) {
 	later.CreationTimestamp = metav1.NewTime(noon.Add(-time.Minute))
 	s.has(t, clusterNamed("alice"), withTargets(toGold), later)
 	_, out := s.reconcile(t, clusterNamed("alice"))
-	assert.NotContains(t, s.taken(), "delete "+atHome+" uid-of-app")
+	log := s.taken()
+	assert.NotContains(t, log, "delete "+atHome+" uid-of-app")
+	assert.Contains(t, log, fmt.Sprintf("enqueue Bundle app in %s", s.RecheckDelay()))
 	assert.Equal(t, fleet.ReasonKindDeleted, out.Reason)
 }
 
