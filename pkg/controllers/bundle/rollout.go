@@ -139,9 +139,15 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 // in its partition and in the whole rollout, or if none is unavailable, so that a rollout progresses. In the whole rollout, only Clusters count that
 // have the new version or whose partition has begun: unavailable Clusters of later partitions must not stop the rollout that would correct them, nor
 // must those for which the new version cannot be rendered. A Cluster that is unavailable anyway is updated when its partition begins. So a correction
-// reaches all Clusters that a bad version has broken.
+// reaches all Clusters that a bad version has broken. A held Cluster that never had a deployment does not count as unavailable: it may stay held for long, and
+// its partition is not done until then.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	all := s.divide(targets)
+	for _, t := range targets {
+		if t.isHeld && !t.exists && !t.isUnderWay && !t.isInvalid {
+			t.unavailable = false
+		}
+	}
 	room := len(targets)
 	if s.maxUnavailable != nil {
 		room = max(1, scaled(s.maxUnavailable, len(targets)))

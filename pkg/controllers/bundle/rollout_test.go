@@ -22,7 +22,8 @@ func number(text string) *intstr.IntOrString { return ptr.To(intstr.Parse(text))
 
 // The text of a Cluster has a letter for its state, and the name of its partition. o: it has the old version and is ready, b: the old
 // version is broken or there is none, n: it has the new version and is ready, x: the new version is not ready (yet), d: it was
-// allowed to get the new version, and the cache does not show that yet, i: the new version cannot be rendered for it.
+// allowed to get the new version, and the cache does not show that yet, i: the new version cannot be rendered for it, h: it is held and
+// has no BundleDeployment, u: it is held and not ready, H: it is held, and was allowed to get its first deployment.
 func TestDecide(t *testing.T) {
 	canaryFirst := []fleet.Partition{{Name: "canary", ClusterSelector: selector("part", "c")}, {Name: "rest", ClusterSelector: selector("part", "r")}}
 	limited := func(limits ...string) []fleet.Partition {
@@ -72,6 +73,11 @@ func TestDecide(t *testing.T) {
 		{"a later partition has a Cluster for which the version is invalid", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "oc ir or", "0", "canary 1/1 rest 1/1, 1 of 0"},
 		{"the first partition has one", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: limited("0")}, "ic oc or", "", "canary 1/1 rest 0/1, 2 of 0"},
 		{"it counts in all when its partition begins", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: limited("0", "9")}, "nc ir or", "", "canary 0/1 rest 1/9, 1 of 0"},
+		{"a new Cluster that is held takes no place", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "h- o-", "1", "All 1/1, 1 of 0"},
+		{"the next partition waits for it", fleet.RolloutStrategy{Partitions: canaryFirst}, "hc oc or", "1", "canary 1/2 rest 0/1, 2 of 0"},
+		{"it takes no place in a later partition", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "nc hr or", "2", "canary 0/1 rest 1/1, 1 of 0"},
+		{"a held Cluster that is not ready takes its place", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "u- o-", "", "All 1/1, 1 of 0"},
+		{"a held Cluster that may be deployed to takes its place", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "H- o-", "", "All 1/1, 1 of 0"},
 		{"others follow", fleet.RolloutStrategy{Partitions: canaryFirst}, "nc o- o-", "1 2", "canary 0/1 rest 0/1 All 2/2, 1 of 0"},
 		{"others in partitions of a size", fleet.RolloutStrategy{AutoPartitionSize: number("2")}, "o- o- o- o- o-", "0 1", "Partition 1 2/2 Partition 2 0/2 Partition 3 0/1, 3 of 0"},
 		{"others in partitions of a percentage", fleet.RolloutStrategy{AutoPartitionSize: number("50%"), Partitions: canaryFirst[:1]}, "n- n- o- o- nc", "2 3", "canary 0/1 Partition 2 0/2 Partition 3 2/2, 1 of 0"},
@@ -86,7 +92,8 @@ func TestDecide(t *testing.T) {
 			for _, text := range strings.Fields(row.clusters) {
 				targets = append(targets, &rolloutTarget{
 					candidate: candidate{labels: labels.Set{"part": text[1:]}}, state: fleet.Ready,
-					isSkipped: strings.ContainsRune("nxi", rune(text[0])), isInvalid: text[0] == 'i', unavailable: strings.ContainsRune("bxdi", rune(text[0])), isUnderWay: text[0] == 'd',
+					isSkipped: strings.ContainsRune("nxi", rune(text[0])), isInvalid: text[0] == 'i', unavailable: strings.ContainsRune("bxdihuH", rune(text[0])),
+					isUnderWay: strings.ContainsRune("dH", rune(text[0])), isHeld: strings.ContainsRune("huH", rune(text[0])), exists: !strings.ContainsRune("hH", rune(text[0])),
 				})
 			}
 			status := s.decide(targets)

@@ -352,6 +352,32 @@ func TestRollOut_unknownTargetOfANewCluster(t *testing.T) {
 	}
 }
 
+// alice has no BundleDeployment. It is targeted, and it is not known to which partition it belongs or whether another target applies to it.
+func TestRollOut_newClusterIsHeld(t *testing.T) {
+	for name, row := range map[string]struct {
+		first      fleet.BundleTarget
+		partitions []fleet.Partition
+		next       string
+	}{
+		"another target may apply": {fleet.BundleTarget{ClusterName: "alice", ClusterGroup: "prod"}, nil, "bob"}, // the target is not that of the BundleDeployment
+		"its partition":            {toOthers, []fleet.Partition{{ClusterName: "bob"}, {ClusterName: "alice", ClusterGroup: "prod"}, {ClusterName: "carol"}}, "carol"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			before, after := oneAtATime("1"), oneAtATime("22")
+			after.Spec.Targets = []fleet.BundleTarget{row.first, toOthers}
+			after.Spec.RolloutStrategy.Partitions, after.Spec.RolloutStrategy.MaxUnavailablePartitions = row.partitions, number("2")
+			after.Status.ObservedGeneration = after.Generation
+			alice, bob, carol := clusterNamed("alice"), clusterNamed("bob"), clusterNamed("carol")
+			s.has(t, alice, bob, carol, after, isReady(deployed(t, after, bob)), isReady(deployed(t, before, carol)))
+			notKnown["missing"](t, s)
+			s.handle(t, after)
+			assert.Contains(t, onlyClusters(s.taken()), "enqueue Cluster "+row.next+" in 0s")
+			assert.False(t, s.rollouts[keyOf(after)][keyOf(alice)].mayUpdate)
+		})
+	}
+}
+
 // alice is unavailable while its target is not known, or may be: no other Cluster takes its place.
 func TestRollOut_unknownTargetTakesItsPlace(t *testing.T) {
 	for reason, spoil := range notKnown {
