@@ -247,6 +247,9 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
 	d.markChanged(k)
 	enqueued := map[string]bool{} // by cluster namespace
 	for _, m := range matches {
+		if len(m.targets) == 0 {
+			continue // it is not known whether the Bundle targets the Cluster, and the event of the ClusterGroup will enqueue it
+		}
 		enqueued[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)] = true
 		d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
 	}
@@ -363,15 +366,19 @@ func (d *Deployer) summarize(
 			}
 			continue
 		}
+		if !m.isKnown && len(m.targets) == 0 { // there is nothing to render, and most of these Clusters were never targeted
+			counts.isHeld = counts.isHeld || deployment != nil
+			continue
+		}
 		v, err := p.variant(ctx, m.targets, m.cluster)
-		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID && len(m.targets) > 0 {
+		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
 			continue
 		}
 		if ctx.Err() != nil { // the pass has ended, and err says nothing about the Bundle
 			return counts, ctx.Err()
 		}
 		if !m.isKnown {
-			counts.isHeld = counts.isHeld || deployment != nil || len(m.targets) > 0
+			counts.isHeld = true
 			continue
 		}
 		delete(deployments, namespace)

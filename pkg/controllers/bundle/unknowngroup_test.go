@@ -298,6 +298,27 @@ func TestRollOut_unknownPartition(t *testing.T) {
 	}
 }
 
+// A pass does nothing for a Cluster that the Bundle was not deployed to while it is not known whether the Bundle targets it.
+func TestOnBundle_unknownTargetOfANewCluster(t *testing.T) {
+	for reason, spoil := range notKnown {
+		t.Run(reason, func(t *testing.T) {
+			s := newStage(t)
+			b := withValues("${ .ClusterName }")
+			b.Spec.Targets = []fleet.BundleTarget{{ClusterName: "bob"}, {ClusterGroup: "prod"}}
+			alice, bob := clusterNamed("alice"), clusterNamed("bob")
+			s.has(t, alice, bob, b)
+			spoil(t, s)
+			s.handle(t, b) // notes the change
+			s.clock.Step(s.StatusDelay())
+			assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()))
+			s.handle(t, b)
+			rendered := s.plans.of(t.Context(), b).cache.rendered
+			assert.Contains(t, rendered, keyOf(bob))
+			assert.NotContains(t, rendered, keyOf(alice))
+		})
+	}
+}
+
 // The first partition has a Cluster whose targets are not known. The next one waits for it.
 func TestRollOut_unknownTarget(t *testing.T) {
 	for reason, spoil := range notKnown {
