@@ -185,16 +185,25 @@ func (c *Client) uninstall(ctx context.Context, namespace, name string, options 
 }
 
 // limitToOwned makes the removal of the last revision keep what does not belong to the release, if that revision has failed and says what it has adopted, or
-// that it has written nothing. Otherwise the removal deletes all objects of that revision that have the marks of the release.
-func (o *helmAction) limitToOwned(revisions []*helm.Release) (err error) {
+// that it has written nothing. Otherwise the removal deletes all objects of that revision that have the marks of the release. Of a revision that has written
+// nothing, it keeps only the objects that earlier failed attempts have adopted: those that have written the others may not say so, because they were
+// interrupted, or are of another agent.
+func (o *helmAction) limitToOwned(revisions []*helm.Release) error {
 	latest := last(revisions)
 	if latest == nil {
 		return nil
 	}
 	_, isNoted := adoptedBy(latest)
-	if (isNoted && latest.Info.Status == common.StatusFailed || wroteNothing(latest)) && o.client.isSigned(latest) {
-		o.cluster.ledger, err = o.readLedger(revisions)
+	if !(isNoted && latest.Info.Status == common.StatusFailed || wroteNothing(latest)) || !o.client.isSigned(latest) {
+		return nil
 	}
+	l, err := o.readLedger(revisions)
+	if err == nil && wroteNothing(latest) {
+		var objects kube.ResourceList
+		objects, _, err = o.cluster.buildEarlier(latest.Manifest)
+		l.add(objects, l.adopted)
+	}
+	o.cluster.ledger = l
 	return err
 }
 

@@ -186,21 +186,40 @@ func TestUninstall_afterFailedUpgrades(t *testing.T) {
 			assert.Equal(t, []string{secretName("other", 1)}, m.revisions())
 		})
 	}
-	t.Run("the upgrade of a release of an agent that signs nothing", func(t *testing.T) {
+	for _, inHook := range []bool{false, true} {
+		t.Run(fmt.Sprint("the upgrade of a release of an agent that signs nothing, which failed in a hook: ", inHook), func(t *testing.T) {
+			m := signing(t)
+			another, err := New(m.config)
+			require.NoError(t, err)
+			theirs := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
+			theirs.Labels = nil
+			_, err = another.Deploy(t.Context(), theirs)
+			require.NoError(t, err)
+			ours := m.request("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService)
+			if inHook {
+				ours.Resources = append(ours.Resources, m.request("hook.yaml", hookIn("none-"+m.namespace, "pre-upgrade")).Resources...)
+			}
+			ours.Labels = Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}.LabelsFor("app", "one")
+			_, err = m.Deploy(t.Context(), ours)
+			require.Error(t, err)
+			options := UninstallOptionsFrom(ours.Labels)
+			options.Scope = ptr.To("")
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+			assert.Empty(t, m.configMaps())
+		})
+	}
+	t.Run("an attempt that failed in a hook follows one that was interrupted", func(t *testing.T) {
 		m := signing(t)
-		another, err := New(m.config)
-		require.NoError(t, err)
-		theirs := m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one"))
-		theirs.Labels = nil
-		_, err = another.Deploy(t.Context(), theirs)
-		require.NoError(t, err)
-		ours := m.request("a.yaml", configMap("a", "k", "two"), "z.yaml", invalidService)
-		ours.Labels = Owner{Namespace: m.namespace, Workspace: "fleet-default", ClusterName: "one"}.LabelsFor("app", "one")
-		_, err = m.Deploy(t.Context(), ours)
+		files := []string{"a.yaml", configMap("a", "k", "one"), "z.yaml", invalidService}
+		var written []string
+		dying := onMember(t, cutAfter(2, &written)) // the revision, and "a"
+		dying.Client = dying.withKey(m.key)
+		_, err := dying.Deploy(t.Context(), m.request(files...))
 		require.Error(t, err)
-		options := UninstallOptionsFrom(ours.Labels)
-		options.Scope = ptr.To("")
-		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		require.Equal(t, []string{"a"}, m.configMaps(), written)
+		_, err = m.Deploy(t.Context(), m.request(append(files, "hook.yaml", hookIn("none-"+m.namespace, "pre-upgrade"))...))
+		require.Error(t, err)
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptionsFrom(owner.LabelsFor("app", "one"))))
 		assert.Empty(t, m.configMaps())
 	})
 	t.Run("an earlier owner", func(t *testing.T) {
