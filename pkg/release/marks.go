@@ -100,8 +100,20 @@ func wroteNothing(r *helm.Release) bool {
 	return annotationsOf(r)[adoptedAnnotation] == nothingWritten && r.Info.Status == common.StatusFailed
 }
 
-// adoptedBy returns the objects in adoptedAnnotation, as ledger.adopted has them.
+// adoptedBy returns the objects in adoptedAnnotation, as ledger.adopted has them. Earlier versions have stored a list, without the marks that the objects
+// had.
 func adoptedBy(r *helm.Release) (adopted map[string]string, isNoted bool) {
-	err := json.Unmarshal([]byte(annotationsOf(r)[adoptedAnnotation]), &adopted)
-	return adopted, err == nil
+	text := []byte(annotationsOf(r)[adoptedAnnotation])
+	if err := json.Unmarshal(text, &adopted); err == nil {
+		return adopted, true
+	}
+	var keys []string
+	if err := json.Unmarshal(text, &keys); err != nil {
+		return nil, false
+	}
+	adopted = map[string]string{}
+	for _, key := range keys {
+		adopted[key] = ""
+	}
+	return adopted, true
 }

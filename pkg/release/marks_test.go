@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -67,4 +69,22 @@ func TestChartAnnotations(t *testing.T) {
 		"fleet.cattle.io/bundle-id": "app", "fleet.cattle.io/agent-namespace": "agents", "fleet.cattle.io/service-account": "tenant", "fleet.cattle.io/keep-resources": "true",
 		"fleet.cattle.io/commit": "0123",
 	}, chartAnnotations(r))
+}
+
+func TestAdoptedBy(t *testing.T) {
+	for text, adopted := range map[string]map[string]string{
+		`{}`:                               {},
+		`{"ConfigMap ns/x":"ns/other"}`:    {"ConfigMap ns/x": "ns/other"},
+		`[]`:                               {},
+		`["ConfigMap ns/x","Secret ns/y"]`: {"ConfigMap ns/x": "", "Secret ns/y": ""},
+		nothingWritten:                     nil,
+		"":                                 nil,
+		`{"ConfigMap ns/x":1}`:             nil,
+		`[1]`:                              nil,
+	} {
+		r := &helm.Release{Chart: &chart.Chart{Metadata: &chart.Metadata{Annotations: map[string]string{adoptedAnnotation: text}}}}
+		noted, isNoted := adoptedBy(r)
+		assert.Equal(t, adopted != nil, isNoted, text)
+		assert.Equal(t, adopted, noted, text)
+	}
 }
