@@ -417,7 +417,8 @@ func (c *cluster) read(info *resource.Info) (*removable, error) {
 }
 
 // restoreMarks gives an object that a failed deployment has adopted the marks that it had before. With those of this release, the release that it was taken
-// from would leave it as it is.
+// from would leave it as it is. If the cluster refuses that, for example by a policy, the object keeps these marks: the same request would fail each time,
+// and the action would never end.
 func (c *cluster) restoreMarks(o *removable) error {
 	annotations := map[string]any{NameAnnotation: nil, NamespaceAnnotation: nil}
 	if namespace, name, _ := strings.Cut(o.marks, "/"); name != "" {
@@ -428,6 +429,9 @@ func (c *cluster) restoreMarks(o *removable) error {
 		return err
 	}
 	_, err = resource.NewHelper(o.Client, o.Mapping).WithFieldManager(objectManager).Patch(o.Namespace, o.Name, types.MergePatchType, patch, nil)
+	if isRefused(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -1036,21 +1037,29 @@ func TestUninstall_historyIsLast(t *testing.T) {
 	}
 }
 
+// refusals are the answers of an API server whose policy refuses a request.
+var refusals = []metav1.Status{
+	apierrors.NewForbidden(schema.GroupResource{}, "", nil).ErrStatus,
+	apierrors.NewBadRequest("refused").ErrStatus,
+	apierrors.NewInvalid(schema.GroupKind{}, "", nil).ErrStatus,
+}
+
+// refuse answers a request with a refusal.
+func refuse(r *http.Request, reason metav1.Status) (*http.Response, error) {
+	body, err := json.Marshal(reason)
+	return &http.Response{
+		StatusCode: int(reason.Code), Header: http.Header{"Content-Type": {"application/json"}}, Request: r, Body: io.NopCloser(bytes.NewReader(body)),
+	}, err
+}
+
 // A policy of the cluster refuses the deletion of the namespace, each time.
 func TestUninstall_namespaceRefused(t *testing.T) {
-	for _, reason := range []metav1.Status{
-		apierrors.NewForbidden(schema.GroupResource{}, "", nil).ErrStatus,
-		apierrors.NewBadRequest("refused").ErrStatus,
-		apierrors.NewInvalid(schema.GroupKind{}, "", nil).ErrStatus,
-	} {
+	for _, reason := range refusals {
 		t.Run(string(reason.Reason), func(t *testing.T) {
 			var namespace string
 			m := onMember(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 				if r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/namespaces/"+namespace) {
-					body, err := json.Marshal(reason)
-					return &http.Response{
-						StatusCode: int(reason.Code), Header: http.Header{"Content-Type": {"application/json"}}, Request: r, Body: io.NopCloser(bytes.NewReader(body)),
-					}, err
+					return refuse(r, reason)
 				}
 				return next.RoundTrip(r)
 			}))
@@ -1061,6 +1070,40 @@ func TestUninstall_namespaceRefused(t *testing.T) {
 			assert.Empty(t, m.revisions())
 			assert.False(t, m.namespaceGoes())
 		})
+	}
+}
+
+// A policy of the cluster refuses to change an object that a failed upgrade has adopted.
+func TestUninstall_marksRefused(t *testing.T) {
+	for _, reason := range refusals {
+		for _, isUpgrade := range []bool{true, false} {
+			t.Run(fmt.Sprint(reason.Reason, ", by an upgrade: ", isUpgrade), func(t *testing.T) {
+				var refuses, hasRefused atomic.Bool
+				m := signing(t, through(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+					if refuses.Load() && r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/configmaps/theirs") {
+						hasRefused.Store(true)
+						return refuse(r, reason)
+					}
+					return next.RoundTrip(r)
+				}))
+				m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+				m.recreate("theirs")
+				_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "theirs.yaml", configMap("theirs", "k", "two"), "z.yaml", invalidService))
+				require.ErrorContains(t, err, "spec.ports[0].port")
+				refuses.Store(true)
+				if isUpgrade {
+					assert.Len(t, m.deploy(m.request("a.yaml", configMap("a", "k", "three"))).Kept, 1)
+				}
+				var kept []string
+				options := UninstallOptionsFrom(owner.LabelsFor("app", "one"))
+				options.ReportKept = func(objects []string) { kept = objects }
+				require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+				assert.True(t, hasRefused.Load())
+				assert.Equal(t, []string{"theirs"}, m.configMaps())
+				assert.Equal(t, []string{"ConfigMap " + m.namespace + "/theirs, which existed, or may have existed, before a failed deployment"}, kept)
+				assert.Empty(t, m.revisions())
+			})
+		}
 	}
 }
 
