@@ -118,6 +118,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
+	delete(source.chart.Metadata.Annotations, adoptedAnnotation)
 	if r.Predecessors, err = c.signedPredecessors(ctx, r); err != nil {
 		return Deployed{}, err
 	}
@@ -186,7 +187,6 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	op.cluster.ledger.annotations = source.chart.Metadata.Annotations
-	op.cluster.ledger.annotations[adoptedAnnotation] = nothingWritten
 	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
 	background := context.WithoutCancel(ctx)

@@ -59,6 +59,16 @@ func TestDeploy_valuesOfAllSources(t *testing.T) {
 	assert.Equal(t, "cfosr", m.configMap("app").Data["all"])
 }
 
+func TestDeploy_annotationsInTemplate(t *testing.T) {
+	m := onMember(t)
+	r := m.request("Chart.yaml", chartYAML+"annotations: {own: a, "+adoptedAnnotation+": none}\n",
+		"templates/a.yaml", configMap("a", "k", `"{{ range $name, $_ := .Chart.Annotations }}{{ $name }} {{ end }}"`))
+	for range 2 {
+		m.deploy(r)
+		assert.Equal(t, []string{agentAnnotation, bundleAnnotation, keepResourcesAnnotation, serviceAccountAnnotation, "own"}, strings.Fields(m.configMap("a").Data["k"]))
+	}
+}
+
 func TestDeploy_upgrade(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))

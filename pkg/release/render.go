@@ -25,7 +25,8 @@ type renderedManifests struct {
 }
 
 // Run adds the plain manifests, runs kustomize, marks the objects and moves them to the target namespace. It returns an error for objects
-// that the release may not adopt.
+// that the release may not adopt. It then notes in the chart that the deployment has written nothing: the templates do not see that, but Helm stores it
+// with the revision before it writes an object.
 func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	objects, err := p.source.complete(rendered.Bytes())
 	if err != nil {
@@ -44,6 +45,9 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	manifests, err := encodeObjects(objects)
 	if err == nil && (p.adopts || len(p.request.Predecessors) > 0) && !p.request.helm().TakeOwnership {
 		err = p.checkObjectOwners(manifests.Bytes())
+	}
+	if l := p.cluster.ledger; l != nil { // the deployment does not only compare
+		l.annotations[adoptedAnnotation] = nothingWritten
 	}
 	return manifests, err
 }
