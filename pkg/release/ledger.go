@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/resource"
 )
 
@@ -36,7 +37,8 @@ type ledger struct {
 	err error
 	// ofWorked are the objects of worked; created are the others that belong to the release. The keys are those of objectKey.
 	ofWorked, created sets.Set[string]
-	// adopted are the objects that failed deployments have adopted, and their marks before: "NAMESPACE/NAME" of a release; "/" if they had none.
+	// adopted are the objects that failed deployments have adopted, and their marks before: "NAMESPACE/NAME" of a release; "/" if they had none that
+	// name a release, and "" if that is not known.
 	adopted map[string]string
 	// annotations are those of the chart that the action deploys, which Helm stores with the revision; nil if it deploys none. target are the objects that it
 	// deploys; nil before it writes the first one.
@@ -139,6 +141,15 @@ func (l *ledger) note(target kube.ResourceList, adopted map[string]string) error
 	return err
 }
 
+// formerMarks returns the marks of an object as ledger.adopted has them: "/" if they are no names of a release and a namespace. Whoever may change the object
+// can write anything into them, and the revision has to fit into a Secret.
+func formerMarks(name, namespace string) string {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(namespace)) > 0 {
+		return "/"
+	}
+	return namespace + "/" + name
+}
+
 // objectKey identifies an object in all versions of its kind.
 func objectKey(info *resource.Info) string {
 	return fmt.Sprintf("%s %s/%s", info.Mapping.GroupVersionKind.GroupKind(), info.Namespace, info.Name)
@@ -174,7 +185,7 @@ func (c *cluster) claim(original, target kube.ResourceList) (claimed kube.Resour
 		case isBeingDeleted(live.Object):
 			errs = append(errs, fmt.Errorf("%s: it is being deleted; the next attempt creates it", info.ObjectName()))
 		default:
-			adopted[key] = namespace + "/" + name
+			adopted[key] = formerMarks(name, namespace)
 			if marks, isKnown := c.ledger.adopted[key]; isKnown && name != "" && !isOther { // a failed deployment has adopted it before
 				adopted[key] = marks
 			}

@@ -88,3 +88,19 @@ func TestAdoptedBy(t *testing.T) {
 		assert.Equal(t, adopted, noted, text)
 	}
 }
+
+func TestFormerMarks(t *testing.T) {
+	for _, row := range []struct{ name, namespace, marks string }{
+		{"app", "ns", "ns/app"},
+		{"app.one", "ns", "ns/app.one"},
+		{"", "", "/"},
+		{"", "ns", "/"},
+		{"app", "", "/"},
+		{"c", "a/b", "/"},
+		{"b/c", "a", "/"},
+		{strings.Repeat("a", 1<<18), "ns", "/"},
+		{"app", strings.Repeat("a", 1<<18), "/"},
+	} {
+		assert.Equal(t, row.marks, formerMarks(row.name, row.namespace), "%.20s %.20s", row.namespace, row.name)
+	}
+}
