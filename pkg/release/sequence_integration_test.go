@@ -122,10 +122,10 @@ func (s *sequence) deployOnce() {
 	for name := range wanted {
 		if hasWorked {
 			delete(s.persons, name)
+			if r.helm().TakeOwnership || s.unknown.Has(name) { // an interrupted deployment may have taken it
+				s.others.Delete(name)
+			}
 			s.unknown.Delete(name)
-		}
-		if hasWorked && r.helm().TakeOwnership {
-			s.others.Delete(name)
 		}
 		if isCut {
 			s.unknown.Insert(name)
