@@ -120,8 +120,6 @@ The environment. Its order must not change: that would change the pod template, 
   value: {{ .Values.internal.scope | default "" | toJson }}
 - name: CHECKIN_INTERVAL
   value: {{ .Values.internal.checkinInterval | toJson }}
-- name: CREDENTIAL_LIFETIME
-  value: {{ .Values.internal.credentialLifetime | toJson }}
 {{- end }}
 - name: CATTLE_ELECTION_LEASE_DURATION
   value: {{ $election.leaseDuration | default "30s" | toJson }}
@@ -133,6 +131,10 @@ The environment. Its order must not change: that would change the pod template, 
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
+{{- if .Values.internal.managed }}
+- name: CREDENTIAL_LIFETIME
+  value: {{ .Values.internal.credentialLifetime | toJson }}
+{{- end }}
 {{- if include "fleet-agent.probed" . }}
 - name: FLEET_HEALTH_BIND_ADDRESS
   value: ":8081"
