@@ -262,6 +262,12 @@ func (s *scene) request(token string, spec fleet.ClusterRegistrationSpec) *fleet
 	})
 }
 
+// requestAgain replaces a request, because a request does not count for a token that was created after it.
+func (s *scene) requestAgain(token string, spec fleet.ClusterRegistrationSpec) {
+	require.NoError(s.t, s.hub.Fleet.ClusterRegistrations(s.ns).Delete(context.Background(), object, metav1.DeleteOptions{}))
+	s.request(token, spec)
+}
+
 func (s *scene) token(name string) {
 	testenv.Create(s.t, s.hub.Fleet.ClusterRegistrationTokens(s.ns).Create, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
@@ -287,12 +293,12 @@ func badRequests() []bad {
 		granted(bad{
 			name: "request that names a token which does not exist", want: "False TokenNotFound", says: "tok",
 			spoil:   func(s *scene) { s.request("tok", edge) },
-			correct: func(s *scene) { s.token("tok") },
+			correct: func(s *scene) { s.token("tok"); s.requestAgain("tok", edge) },
 		}),
 		granted(bad{
 			name: "request that names no token where there are none", want: "False TokenUnknown", says: "has 0",
 			spoil:   func(s *scene) { s.request("", edge) },
-			correct: func(s *scene) { s.token("tok") },
+			correct: func(s *scene) { s.token("tok"); s.requestAgain("", edge) },
 		}),
 		granted(bad{
 			name: "request that names no token where there are several", want: "False TokenUnknown", says: "has 2",

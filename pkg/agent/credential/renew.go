@@ -208,7 +208,11 @@ func isLifetimeRefused(err error) bool {
 // lifetimeAfter returns the lifetime to request for the next token. A token that expires before the current one would be useless, so a much shorter
 // configured lifetime is reached in several renewals.
 func (r *Renewer) lifetimeAfter(current renewableToken, hubTime time.Time) time.Duration {
-	return max(cmp.Or(r.Lifetime, current.Lifetime()), current.Expires.Sub(hubTime)+tokens.MinLifetime)
+	lifetime := cmp.Or(r.Lifetime, current.Lifetime())
+	if left := current.Expires.Sub(hubTime); lifetime <= left {
+		return left + tokens.MinLifetime
+	}
+	return lifetime
 }
 
 // shorterLifetime returns half of the requested lifetime. It starts again with the full lifetime if a token with the half would expire before the
