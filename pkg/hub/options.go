@@ -31,7 +31,7 @@ type Options struct {
 	SystemNamespace string
 	// ConfigVersion is the version of the chart that installed this hub: the annotation "fleet.cattle.io/version" of the ConfigMaps that the hub
 	// applies. While an upgrade or a rollback replaces the hub, it ignores those of the other version. Empty means the version of the first ConfigMap
-	// that it reads. A ConfigMap without the annotation always applies.
+	// that it reads. A ConfigMap without the annotation applies, unless it is of a Helm release, such as one of Fleet's chart.
 	ConfigVersion string
 	// DisableBootstrap prevents the hub from registering its own cluster, whatever its configuration says.
 	DisableBootstrap bool

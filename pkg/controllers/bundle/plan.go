@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/matching"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -284,7 +285,7 @@ func (p *plan) variant(ctx context.Context, chosen []int, cluster *fleet.Cluster
 	if err != nil {
 		return variant{}, err
 	}
-	if cluster.Annotations[fleet.KeepWorkloadsAnnotation] == fleet.KeepWorkloadsValue && !p.isAgent {
+	if fleetstatus.KeepsWorkloads(cluster) && !p.isAgent {
 		merged.options.KeepResources = true
 	}
 	if merged.hasTemplate {
