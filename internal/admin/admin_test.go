@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,6 +26,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 var clusterResource = schema.GroupResource{Group: "fleet.cattle.io", Resource: "clusters"}
@@ -171,6 +173,44 @@ func TestAwaitQuarantine(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, hub.AwaitQuarantine(t.Context(), "ns", "east", true))
 	})
+}
+
+func TestAwaitNoRights(t *testing.T) {
+	agents := registration.ClusterNamespace("ns", "east")
+	binding := func(namespace, name string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
+		return &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}, Subjects: subjects,
+		}
+	}
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: agents, Name: "request-a"}
+	other := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: registration.ClusterNamespace("ns", "west"), Name: "request-b"}
+	group := rbacv1.Subject{Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + agents}
+	for name, row := range map[string]struct {
+		binding *rbacv1.RoleBinding
+		want    string
+	}{
+		"of the agent":               {binding(agents, "own", account), "RoleBinding " + agents + "/own"},
+		"of all agents of a Cluster": {binding(agents, "secrets", group), "RoleBinding " + agents + "/secrets"},
+		"in the workspace":           {binding("ns", "heartbeat", account), "RoleBinding ns/heartbeat"},
+		"of another Cluster":         {binding("ns", "heartbeat", other), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kubernetes := kubernetesfake.NewSimpleClientset(row.binding)
+				hub := &Hub{Kubernetes: kubernetes}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := hub.AwaitNoRights(ctx, "ns", "east")
+				if row.want == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, "the hub has not deleted "+row.want)
+				require.NoError(t, kubernetes.RbacV1().RoleBindings(row.binding.Namespace).Delete(t.Context(), row.binding.Name, metav1.DeleteOptions{}))
+				require.NoError(t, hub.AwaitNoRights(t.Context(), "ns", "east"))
+			})
+		})
+	}
 }
 
 func TestQuarantineRecordsTheReason(t *testing.T) {

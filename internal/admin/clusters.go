@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -160,7 +162,7 @@ func (h *Hub) Quarantine(ctx context.Context, namespace, name string, quarantine
 	return h.explainCluster(err, namespace, name)
 }
 
-// AwaitQuarantine waits until the hub has applied the change of Quarantine.
+// AwaitQuarantine waits until the hub has seen the change of Quarantine. AwaitNoRights waits for its effect.
 func (h *Hub) AwaitQuarantine(ctx context.Context, namespace, name string, quarantined bool) error {
 	_, err := awaited[*fleet.Cluster]{
 		what: fmt.Sprintf("Cluster %s/%s", namespace, name), get: h.Fleet.Clusters(namespace).Get, name: name,
@@ -171,6 +173,43 @@ func (h *Hub) AwaitQuarantine(ctx context.Context, namespace, name string, quara
 		},
 	}.wait(ctx)
 	return err
+}
+
+// AwaitNoRights waits until no RoleBinding gives rights to the agent of a Cluster: another controller than the one that reports a quarantine deletes them.
+// It fails at once with Forbidden if the user may not list the RoleBindings of the workspace and of the cluster namespace.
+func (h *Hub) AwaitNoRights(ctx context.Context, namespace, name string) error {
+	_, err := awaited[[]string]{
+		what: fmt.Sprintf("the rights of the agent of Cluster %s/%s", namespace, name),
+		get: func(ctx context.Context, name string, _ metav1.GetOptions) ([]string, error) {
+			return h.agentBindings(ctx, namespace, name)
+		},
+		name: name,
+		check: func(left []string) (bool, string, error) {
+			return len(left) == 0, "the hub has not deleted " + strings.Join(left, ", ") + ": see its log", nil
+		},
+	}.wait(ctx)
+	return err
+}
+
+// agentBindings lists the RoleBindings that give rights to the agents of a Cluster.
+func (h *Hub) agentBindings(ctx context.Context, namespace, name string) (found []string, err error) {
+	agents := registration.ClusterNamespace(namespace, name)
+	isAgent := func(s rbacv1.Subject) bool {
+		return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == agents || s.Kind == rbacv1.GroupKind && s.Name == "system:serviceaccounts:"+agents
+	}
+	for _, in := range []string{agents, namespace} {
+		err := Each(ctx, h.Kubernetes.RbacV1().RoleBindings(in).List, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue},
+			func(binding *rbacv1.RoleBinding) error {
+				if slices.ContainsFunc(binding.Subjects, isAgent) {
+					found = append(found, fmt.Sprintf("RoleBinding %s/%s", binding.Namespace, binding.Name))
+				}
+				return nil
+			})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // ClientID returns the clientID of a Cluster.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -236,7 +237,7 @@ func quarantineCommand(s Streams) *cli.Command {
 		ArgsUsage: "CLUSTER",
 		Description: `The agent keeps its ServiceAccount but loses all rights, except to read Contents whose names it knows. The hub sends nothing to
 the cluster, and nobody can register for it. What already runs there keeps running. If its credential may be stolen, run muster revoke
-before muster release.`,
+before muster release. The command waits until no RoleBinding of the agent is left, if the user may list RoleBindings.`,
 		Flags: append(hubFlags(), timeoutFlag("to wait for the hub", time.Minute),
 			&cli.StringFlag{Name: flagMessage, Aliases: []string{"m"}, Usage: "`TEXT` with the reason; muster describe shows it with the name of the user"}),
 		Action: func(c *cli.Context) error { return quarantine(c, s, true) },
@@ -255,7 +256,8 @@ stolen the credential: run muster revoke first.`,
 	}
 }
 
-// quarantine starts or ends the quarantine of a cluster. It waits until the hub has applied it: without a running hub, the rights do not change.
+// quarantine starts or ends the quarantine of a cluster. It waits until the hub has seen it and, at its beginning, until the agent has no rights: without a
+// running hub, they do not change.
 func quarantine(c *cli.Context, s Streams, on bool) error {
 	hub, name, err := connectWithName(c, "the name of the CLUSTER")
 	if err != nil {
@@ -269,7 +271,18 @@ func quarantine(c *cli.Context, s Streams, on bool) error {
 	if err := hub.AwaitQuarantine(ctx, hub.namespace, name, on); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "Cluster %s/%s is %s.\n", hub.namespace, name, map[bool]string{true: "in quarantine", false: "released"}[on])
+	if !on {
+		fmt.Fprintf(s.Out, "Cluster %s/%s is released.\n", hub.namespace, name)
+		return nil
+	}
+	switch err := hub.AwaitNoRights(ctx, hub.namespace, name); {
+	case apierrors.IsForbidden(err):
+		fmt.Fprintf(s.Out, "Cluster %s/%s is in quarantine. Whether its agent still has rights was not checked: %v\n", hub.namespace, name, err)
+	case err != nil:
+		return err
+	default:
+		fmt.Fprintf(s.Out, "Cluster %s/%s is in quarantine. The rights of its agent are withdrawn.\n", hub.namespace, name)
+	}
 	return nil
 }
 

@@ -96,7 +96,7 @@ func TestQuarantineAndRevoke(t *testing.T) {
 	reads := testenv.To("list", "bundledeployments.fleet.cattle.io", registration.ClusterNamespace(p.namespace, cluster), "")
 	testenv.RequireMay(t, p.hub, bearer, reads)
 
-	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is in quarantine.\n", p.mustRun("quarantine", cluster, "--timeout", "5m"))
+	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is in quarantine. The rights of its agent are withdrawn.\n", p.mustRun("quarantine", cluster, "--timeout", "5m"))
 	require.Regexp(t, cluster+` +agent +Quarantined`, p.mustRun("clusters"))
 	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is released.\n", p.mustRun("release", cluster, "--timeout", "5m"))
 	testenv.RequireMay(t, p.hub, bearer, reads)
