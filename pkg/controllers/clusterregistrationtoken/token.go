@@ -162,7 +162,7 @@ func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistr
 		return result.Stalled(fleet.ReasonTokenInvalid, registration.TooLarge(token.Excess, "")+"; until then this token registers no agent")
 	case token.Undecodable != "":
 		refusal = new(result.Stalled(fleet.ReasonTokenInvalid, fmt.Sprintf(
-			"%s cannot be decoded, so this token grants nothing; correct it (a ttl is a Go duration such as 240h or 30m; units d and w are not known)",
+			"%s cannot be decoded, so this token grants nothing; correct it (a ttl is a Go duration such as 240h or 30m; it is not negative, and units d and w are not known)",
 			token.Undecodable)))
 	case h.ttlRequired(h.Config.Get()) && expires == nil:
 		refusal = new(result.Stalled(fleet.ReasonTTLRequired, "spec.ttl is missing and this hub requires one; create a token with a ttl such as 24h"))

@@ -41,11 +41,16 @@ func (g *ClusterGroup) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads a ClusterRegistrationToken, omits undecodable values, and names those of the spec in Undecodable.
+// UnmarshalJSON reads a ClusterRegistrationToken, omits undecodable values, and names those of the spec in Undecodable. A negative ttl counts as one: the
+// CustomResourceDefinition of Fleet admits it, and a token with it would never expire.
 func (t *ClusterRegistrationToken) UnmarshalJSON(data []byte) error {
 	type plain ClusterRegistrationToken
 	omitted, err := readable.Unmarshal(data, (*plain)(t))
 	omitted = slices.DeleteFunc(omitted, func(field string) bool { return strings.HasPrefix(field, "status") })
+	if t.Spec.TTL != nil && t.Spec.TTL.Duration < 0 {
+		t.Spec.TTL = nil
+		omitted = append(omitted, "spec.ttl")
+	}
 	t.Undecodable = strings.Join(omitted, ", ")
 	return err
 }

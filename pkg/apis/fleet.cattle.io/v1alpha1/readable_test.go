@@ -124,6 +124,7 @@ func TestClusterRegistrationToken_undecodable(t *testing.T) {
 		"no ttl":                      {`{"spec":{}}`, nil, ""},
 		"a ttl":                       {`{"spec":{"ttl":"1h"}}`, hour, ""},
 		"a ttl that is no duration":   {`{"spec":{"ttl":"1d"}}`, nil, "spec.ttl"},
+		"a negative ttl":              {`{"spec":{"ttl":"-1h"}}`, nil, "spec.ttl"},
 		"a ttl that is an object":     {`{"spec":{"ttl":{"a":"1d"}}}`, nil, "spec.ttl"},
 		"a limit that is too large":   {`{"spec":{"ttl":"1h","usageLimit":1e300}}`, hour, "spec.usageLimit"},
 		"both":                        {`{"spec":{"usageLimit":1e300,"ttl":""}}`, nil, "spec.ttl, spec.usageLimit"},
