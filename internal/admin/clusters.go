@@ -105,7 +105,7 @@ func (h *Hub) undoImport(ctx context.Context, i Import, secret types.UID, failed
 // needsPerson are the reasons of an import that fails until a person changes its Cluster, its Secret or the configuration of the hub.
 var needsPerson = []string{
 	fleet.ReasonKubeconfigInvalid, fleet.ReasonKubeconfigNotAllowed, fleet.ReasonKubeconfigInUse, fleet.ReasonAddressNotAllowed,
-	fleet.ReasonAPIServerURLMissing, fleet.ReasonSettingsInvalid,
+	fleet.ReasonAPIServerURLMissing, fleet.ReasonAPIServerURLInvalid, fleet.ReasonAPIServerCAInvalid, fleet.ReasonSettingsInvalid,
 }
 
 // AwaitRegistered waits until the agent of a Cluster is registered, and calls progress each time the state of the Cluster changes.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/pkg/agent/credential"
-	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/register"
 	"github.com/muster-fleet/muster/pkg/config"
 	tokens "github.com/muster-fleet/muster/pkg/credential"
@@ -188,7 +187,7 @@ func agentBootstrap(_ context.Context, k *knowledge) Finding {
 		return fail("%s", err)
 	}
 	k.identity = identity
-	if problem := hubclient.CheckServer(identity.Server); problem != "" {
+	if problem := registration.CheckServerURL(identity.Server); problem != "" {
 		return fail("Secret %s: %s", registration.BootstrapSecret, problem)
 	}
 	return pass("for namespace %s", identity.Workspace())

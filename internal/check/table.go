@@ -76,7 +76,7 @@ var table = []Check{
 	{
 		ID: "hub-config", Category: categoryHub, on: onHub, run: hubConfig, Needs: []string{"hub-kinds"},
 		Says: "the configuration of the hub is valid",
-		Hint: "correct the values of the chart fleet, or key config of the ConfigMap; meanwhile the hub uses the previous configuration",
+		Hint: "correct the values of the chart fleet, or key config of the ConfigMap; until then what is invalid has no effect, and a hub that runs keeps its previous configuration",
 	},
 	{
 		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},

@@ -57,7 +57,7 @@ func wayAddress(_ context.Context, k *knowledge) Finding {
 	default:
 		return doesNotApply()
 	}
-	if problem := hubclient.CheckServer(access.Server); problem != "" {
+	if problem := registration.CheckServerURL(access.Server); problem != "" {
 		return fail("the apiServerURL of %s is unusable: %s", access.Source, problem)
 	}
 	if !hubclient.ValidCA(access.CA) {

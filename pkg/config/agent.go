@@ -34,7 +34,7 @@ func ParseAgent(document string) (Agent, error) {
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
 		return Agent{}, fmt.Errorf("the agent's configuration (ConfigMap fleet-agent, key config) is neither JSON nor YAML: %w", err)
 	}
-	_ = dropBadDurations(raw)
+	_ = replaceBadDurations(raw, nil)
 	var agent Agent
 	if err := decode(raw, &agent); err != nil {
 		return Agent{}, fmt.Errorf("the agent's configuration (ConfigMap fleet-agent, key config): %w", err)

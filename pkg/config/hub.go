@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // TLSMode selects the CAs that an agent trusts, and that the hub trusts when it calls a member.
@@ -177,7 +180,7 @@ const (
 	LeastGarbageCollectionInterval = time.Minute
 )
 
-// optionalDurations are the keys whose invalid values are dropped with a warning: a typo in one of them must not stop registrations.
+// optionalDurations are the keys whose invalid values have no effect except a warning: a typo in one of them must not stop registrations.
 // A value is 0, which means the default, or at least as long as least.
 var optionalDurations = []struct {
 	key   string
@@ -191,9 +194,14 @@ var optionalDurations = []struct {
 }
 
 // ParseHub reads the document. It ignores unknown keys, because other components use the same document, and returns a warning for those within
-// the keys that only the hub has. An invalid or much too short duration is dropped with a warning; any other invalid value is an error that names
-// the key. An empty document is an error: it would lift all limits, and rather is a mistake than meant.
-func ParseHub(document string) (Hub, []string, error) {
+// the keys that only the hub has, and for those that are almost the same as a known key. An invalid or much too short duration has no effect, except a
+// warning; any other invalid value is an error that names the key. An empty document is an error: it would lift all limits, and rather is a mistake than
+// meant.
+func ParseHub(document string) (Hub, []string, error) { return Hub{}.ParseChange(document) }
+
+// ParseChange is ParseHub for a document that replaces h. It keeps the durations for which the document has invalid values: with the defaults, the hub
+// would change every agent.
+func (h Hub) ParseChange(document string) (Hub, []string, error) {
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
 		return Hub{}, nil, fmt.Errorf("the hub's configuration is neither JSON nor YAML: %w", err)
@@ -201,7 +209,11 @@ func ParseHub(document string) (Hub, []string, error) {
 	if raw == nil {
 		return Hub{}, nil, errors.New("the hub's configuration is missing or empty: write {} for the defaults")
 	}
-	warnings := slices.Concat(dropBadDurations(raw), unknownKeys(raw))
+	kept, err := keys(h)
+	if err != nil {
+		return Hub{}, nil, err
+	}
+	warnings := slices.Concat(replaceBadDurations(raw, kept), mistypedKeys(raw), unknownKeys(raw))
 	var hub Hub
 	if err := decode(raw, &hub); err != nil {
 		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
@@ -229,6 +241,11 @@ func (h Hub) validate() error {
 	if h.MissedCheckins() < leastMissedCheckins {
 		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because heartbeats come a little earlier or later than configured, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
+	}
+	if server := strings.TrimSpace(h.APIServerURL); server != "" {
+		if problem := registration.CheckServerURL(server); problem != "" {
+			return fmt.Errorf("apiServerURL is unusable: %s", problem) // without the value, which may contain a password
+		}
 	}
 	if err := errors.Join(h.Registration.validate(), h.Clusternet.validate(), h.Bundles.validate()); err != nil {
 		return err
@@ -258,7 +275,53 @@ func unknownKeys(raw map[string]any) (warnings []string) {
 	return warnings
 }
 
-func dropBadDurations(raw map[string]any) (warnings []string) {
+// otherKeys are the keys of the document that other components, or agents, read.
+var otherKeys = []string{"clientID", "gitClientTimeout", "githubURLPrefix", "labels", "webhookReceiverURL"}
+
+// mistypedKeys returns a warning for each key that is not known, and differs from a key of the hub by one or two characters.
+func mistypedKeys(raw map[string]any) (warnings []string) {
+	known := slices.Clone(otherKeys)
+	for field := range reflect.TypeFor[Hub]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		known = append(known, name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(raw)) {
+		if slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) { // encoding/json ignores the case of keys
+			continue
+		}
+		for _, name := range known {
+			if distance(strings.ToLower(key), strings.ToLower(name)) <= 2 {
+				warnings = append(warnings, fmt.Sprintf("key %s is not known, and has no effect: is it %s?", key, name))
+				break
+			}
+		}
+	}
+	return warnings
+}
+
+// distance returns how many characters have to be inserted, removed or replaced to turn a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// replaceBadDurations replaces invalid durations by those that are kept, and removes the others.
+func replaceBadDurations(raw, kept map[string]any) (warnings []string) {
 	for _, optional := range optionalDurations {
 		value, present := raw[optional.key]
 		if !present {
@@ -269,11 +332,24 @@ func dropBadDurations(raw map[string]any) (warnings []string) {
 			continue
 		}
 		delete(raw, optional.key)
-		if value != float64(0) && value != nil {
-			warnings = append(warnings, fmt.Sprintf("%s is %v, which is %s; the default is used", optional.key, value, why))
+		if value == float64(0) || value == nil { // the default
+			continue
 		}
+		if before, isKept := kept[optional.key]; isKept {
+			raw[optional.key] = before
+		}
+		warnings = append(warnings, fmt.Sprintf("%s is %v, which is %s: it has no effect, the value from before stays, or the default", optional.key, value, why))
 	}
 	return warnings
+}
+
+// keys returns a configuration as a document.
+func keys(hub Hub) (raw map[string]any, err error) {
+	data, err := json.Marshal(hub)
+	if err == nil {
+		err = json.Unmarshal(data, &raw)
+	}
+	return raw, err
 }
 
 // badDuration returns what is wrong with a value; "" if it is valid.

@@ -3,6 +3,7 @@ package config
 import (
 	"math"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +74,7 @@ func TestParseHubDropsInvalidDurations(t *testing.T) {
 		{`0`, ""},
 		{`null`, ""},
 		{`"0"`, ""},
-		{`"15ms"`, "agentCheckinInterval is 15ms, which is shorter than 1s; the default is used"},
+		{`"15ms"`, "agentCheckinInterval is 15ms, which is shorter than 1s: it has no effect"},
 		{`"999ms"`, "999ms"},
 	} {
 		hub, warnings, err := ParseHub(`{"apiServerURL":"https://hub","agentCheckinInterval":` + row.value + `}`)
@@ -87,6 +88,40 @@ func TestParseHubDropsInvalidDurations(t *testing.T) {
 		require.Len(t, warnings, 1, row.value)
 		assert.Contains(t, warnings[0], "agentCheckinInterval")
 		assert.Contains(t, warnings[0], row.warning)
+	}
+}
+
+func TestParseChangeKeepsDurations(t *testing.T) {
+	before, _, err := ParseHub(`{"agentCheckinInterval":"5m","garbageCollectionInterval":"1h","agentMissedCheckins":4}`)
+	require.NoError(t, err)
+	after, warnings, err := before.ParseChange(`{"agentCheckinInterval":"5 seconds","garbageCollectionInterval":0,"gitClientTimeout":"x"}`)
+	require.NoError(t, err)
+	assert.Len(t, warnings, 2)
+	assert.Equal(t, 5*time.Minute, after.AgentCheckinInterval.Duration, "an invalid value has no effect")
+	assert.Zero(t, after.GarbageCollectionInterval.Duration, "0 is valid, and means the default")
+	assert.Zero(t, after.AgentMissedCheckins, "a key that the document no longer has")
+	after, _, err = before.ParseChange(`{}`)
+	require.NoError(t, err)
+	assert.Zero(t, after.AgentCheckinInterval.Duration)
+}
+
+func TestParseHubMistypedKeys(t *testing.T) {
+	for _, row := range []struct{ key, want string }{
+		{"agentChekinInterval", "key agentChekinInterval is not known, and has no effect: is it agentCheckinInterval?"},
+		{"agentCheckinIntervall", "is it agentCheckinInterval?"},
+		{"apiServerUrls", "is it apiServerURL?"},
+		{"manageagent", ""}, // the case of keys does not matter
+		{"gitClientTimeout", ""},
+		{"somethingOfAnotherComponent", ""},
+	} {
+		_, warnings, err := ParseHub(row.key + ": null")
+		require.NoError(t, err, row.key)
+		all := strings.Join(warnings, "; ")
+		if row.want == "" {
+			assert.NotContains(t, all, "is not known", row.key)
+		} else {
+			assert.Contains(t, all, row.want)
+		}
 	}
 }
 
@@ -105,7 +140,7 @@ func TestParseHubShortestDurations(t *testing.T) {
 func TestParseGarbageCollectionInterval(t *testing.T) {
 	hub, warnings, err := ParseHub(`{"garbageCollectionInterval":"15ms"}`)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"garbageCollectionInterval is 15ms, which is shorter than 1m0s; the default is used"}, warnings)
+	assert.Equal(t, []string{"garbageCollectionInterval is 15ms, which is shorter than 1m0s: it has no effect, the value from before stays, or the default"}, warnings)
 	assert.Zero(t, hub.GarbageCollectionInterval)
 	agent, err := ParseAgent(`{"garbageCollectionInterval":"15ms"}`)
 	require.NoError(t, err)
@@ -119,6 +154,8 @@ func TestParseHubErrors(t *testing.T) {
 		{"a list", "[]", "neither JSON nor YAML"},
 		{"a wrong type", `{"apiServerURL": 5}`, "apiServerURL"},
 		{"a wrong type further down", `{"bootstrap": {"namespace": []}}`, "bootstrap.namespace"},
+		{"a URL of another scheme", `{"apiServerURL": "htps://hub:6443"}`, "apiServerURL is unusable: it is not a URL like https://hub.example.com"},
+		{"a URL with a password", `{"apiServerURL": "https://me:secret@hub"}`, "apiServerURL is unusable: it contains a user name"},
 		{"a CA that is PEM and not base64", `{"apiServerCA": "-----BEGIN CERTIFICATE-----"}`, "apiServerCA is not base64"},
 		{"an unknown TLS mode", `{"agentTLSMode": "lax"}`, `agentTLSMode is "lax": it must be "strict" or "system-store"`},
 	} {

@@ -183,6 +183,11 @@ func badKubeconfigs(t *testing.T) []bad {
 		kubeconfig("with a credential the member refuses", "False Unauthorized", "renew it", value(func(s *scene) []byte {
 			return s.member.UserKubeconfig("not-a-token")
 		})),
+		kubeconfig("with garbage as apiServerURL", "False APIServerURLInvalid", "kubeconfig Secret", func(s *scene) map[string][]byte {
+			return map[string][]byte{
+				registration.KubeconfigValue: s.member.Kubeconfig(), registration.KubeconfigAPIServerURL: []byte("hub.example.com"),
+			}
+		}),
 		kubeconfig("with garbage as apiServerCA", "False APIServerCAInvalid", "kubeconfig Secret", func(s *scene) map[string][]byte {
 			return map[string][]byte{
 				registration.KubeconfigValue: s.member.Kubeconfig(), registration.KubeconfigAPIServerCA: []byte("garbage"),

@@ -161,26 +161,12 @@ func ParseConfigMap(configMap *corev1.ConfigMap) *ConfigMapEndpoint {
 	}}
 	sum := sha256.Sum256([]byte(strings.Join([]string{e.Server, string(e.CA), string(e.Mode)}, "\x00")))
 	e.Digest = hex.EncodeToString(sum[:])
-	if problem := CheckServer(e.Server); problem != "" {
+	if problem := registration.CheckServerURL(e.Server); problem != "" {
 		e.Err = fmt.Errorf("its key %s is unusable: %s", registration.BootstrapAPIServerURL, problem)
 	} else if !ValidCA(e.CA) {
 		e.Err = fmt.Errorf("its key %s is unusable: it is not a PEM certificate", registration.BootstrapAPIServerCA)
 	}
 	return e
-}
-
-// CheckServer returns what is wrong with the URL of an API server; "" if it is valid.
-func CheckServer(server string) string {
-	parsed, err := url.Parse(server)
-	switch {
-	case server == "":
-		return "it is empty"
-	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
-		return "it is not a URL like https://hub.example.com"
-	case parsed.User != nil:
-		return "it contains a user name; the agent authenticates with its token"
-	}
-	return ""
 }
 
 // ValidCA reports whether a CA is valid. An empty one is: the TLS mode decides whether a CA is needed.
@@ -230,7 +216,7 @@ func ParseKubeconfig(data []byte) (Access, error) {
 }
 
 func (a Access) validate() error {
-	if problem := CheckServer(a.Server); problem != "" {
+	if problem := registration.CheckServerURL(a.Server); problem != "" {
 		return errors.New("its server is unusable: " + problem)
 	}
 	if a.Token == "" {

@@ -434,7 +434,7 @@ func FuzzParseIdentity(f *testing.F) {
 		assert.NotEmpty(t, identity.Workspace())
 		assert.NotEmpty(t, identity.registrationNamespace)
 		assert.Equal(t, strings.TrimSpace(token+marker), identity.Token)
-		assert.Empty(t, hubclient.CheckServer(identity.Server), "the agent can connect to it")
+		assert.Empty(t, registration.CheckServerURL(identity.Server), "the agent can connect to it")
 		assert.True(t, hubclient.ValidCA(identity.CA))
 		again, err := ParseIdentity(secret)
 		require.NoError(t, err)

@@ -169,6 +169,10 @@ func TestDecideHubInfo(t *testing.T) {
 		},
 		{name: "no URL anywhere", reason: fleet.ReasonAPIServerURLMissing, says: "ConfigMap fleet-controller"},
 		{
+			name: "invalid URL in the Secret", hub: hub, secret: map[string][]byte{"apiServerURL": []byte("htps://hub")},
+			reason: fleet.ReasonAPIServerURLInvalid, says: "it is not a URL like https://hub.example.com; correct it",
+		},
+		{
 			name: "invalid CA", hub: config.Hub{APIServerURL: "https://config", APIServerCA: []byte("garbage")},
 			reason: fleet.ReasonAPIServerCAInvalid, says: "correct it in the hub's configuration",
 		},

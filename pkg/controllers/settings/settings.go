@@ -57,7 +57,7 @@ func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
 	}
 	document := configMap.Data[registration.ConfigKey]
-	hub, _, err := parse(document)
+	hub, _, err := parse(config.Hub{}, document)
 	if err != nil { // it is reported when the ConfigMap is watched
 		w.Config.SetFallback(fallback(document), fmt.Sprintf("the hub changes no agent until ConfigMap %s/%s is corrected: %s",
 			configMap.Namespace, configMap.Name, err))
@@ -114,7 +114,7 @@ func parseKeys(keys map[string]any) (config.Hub, error) {
 	if err != nil {
 		return config.Hub{}, err
 	}
-	hub, _, err := parse(string(document))
+	hub, _, err := parse(config.Hub{}, string(document))
 	return hub, err
 }
 
@@ -171,7 +171,7 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 		w.warn(configMap, reasonOtherVersion, problem)
 		return
 	}
-	hub, warnings, err := parse(configMap.Data[registration.ConfigKey])
+	hub, warnings, err := parse(w.Config.Get(), configMap.Data[registration.ConfigKey])
 	if err != nil {
 		effect := "the previous configuration stays in effect"
 		if w.Config.Problem() != "" {
@@ -200,9 +200,9 @@ func (w *Watcher) otherVersion(configMap *corev1.ConfigMap) string {
 		configMap.Namespace, configMap.Name, version, w.version)
 }
 
-// parse also compiles the rules of the policy. Package config does not, because agents use it too.
-func parse(document string) (config.Hub, []string, error) {
-	hub, warnings, err := config.ParseHub(document)
+// parse reads a document that replaces a configuration. It also compiles the rules of the policy. Package config does not, because agents use it too.
+func parse(previous config.Hub, document string) (config.Hub, []string, error) {
+	hub, warnings, err := previous.ParseChange(document)
 	if err != nil {
 		return hub, nil, err
 	}

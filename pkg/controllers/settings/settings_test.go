@@ -3,6 +3,7 @@ package settings
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
@@ -65,6 +66,14 @@ func TestWatcherKeepsThePreviousConfigurationOfAnInvalidRule(t *testing.T) {
 	assert.Equal(t, "y", c.Config.Get().AgentImage)
 	assert.Contains(t, <-events.Events, `Warning ConfigInvalid registration has a key that the hub does not know, and that has no effect: unknown field "limit"`)
 
+	w.apply(configMap(`{"agentImage":"z","agentCheckinInterval":"5m"}`))
+	w.apply(configMap(`{"agentImage":"z","agentCheckinInterval":"5 seconds"}`))
+	assert.Equal(t, 5*time.Minute, c.Config.Get().AgentCheckinInterval.Duration, "an invalid interval changes no agent")
+	assert.Contains(t, <-events.Events, "Warning ConfigInvalid agentCheckinInterval is 5 seconds")
+	w.apply(configMap(`{"agentImage":"z","apiServerURL":"htps://hub"}`))
+	assert.Empty(t, c.Config.Get().APIServerURL)
+	assert.Contains(t, <-events.Events, "Warning ConfigInvalid the hub's configuration: apiServerURL is unusable: it is not a URL")
+
 	w.apply(configMap(`{"agentImage":"z"}`))
 	assert.Equal(t, "z", c.Config.Get().AgentImage)
 	assert.Empty(t, events.Events)
@@ -97,11 +106,11 @@ func TestLoadOfAnInvalidDocument(t *testing.T) {
 func TestFallback(t *testing.T) {
 	const rest = `"apiServerURL":"https://hub","members":{"deniedCIDRs":["10.0.0.0/8"]},"bundles":{"workspaceLimitMiB":7},` +
 		`"registration":{"approval":"Manual","requirePolicies":true},"agentTLSMode":"strict"`
-	whole, _, err := parse("{" + rest + "}")
+	whole, _, err := parse(config.Hub{}, "{"+rest+"}")
 	require.NoError(t, err)
 	t.Run("a key without effect on others: they apply", func(t *testing.T) {
 		for _, wrong := range []string{`"agentMissedCheckins":1`, `"apiServerCA":"?"`, `"clusternet":{"bootstrapTokens":[{"id":"?"}]}`, `"bootstrap":1`} {
-			_, _, err := parse("{" + rest + "," + wrong + "}")
+			_, _, err := parse(config.Hub{}, "{"+rest+","+wrong+"}")
 			require.Error(t, err, wrong)
 			assert.Equal(t, whole, fallback("{"+rest+","+wrong+"}"), wrong)
 		}
@@ -122,7 +131,7 @@ func TestFallback(t *testing.T) {
 	} {
 		t.Run("an invalid key, "+name+": nothing is permitted in its place, and the others apply", func(t *testing.T) {
 			document := strings.Replace("{"+rest+"}", row.replace, row.by, 1)
-			_, _, err := parse(document)
+			_, _, err := parse(config.Hub{}, document)
 			require.Error(t, err)
 			hub := fallback(document)
 			assert.True(t, row.protects(hub), "%+v", hub)

@@ -184,6 +184,8 @@ const (
 	ReasonLocalAgentDisabled = "LocalAgentDisabled"
 	// ReasonAPIServerURLMissing (False): neither the configuration nor the kubeconfig Secret contains the URL of the hub.
 	ReasonAPIServerURLMissing = "APIServerURLMissing"
+	// ReasonAPIServerURLInvalid (False): the URL of the hub in the kubeconfig Secret is unusable.
+	ReasonAPIServerURLInvalid = "APIServerURLInvalid"
 	// ReasonAPIServerCAInvalid (False): the configured CA of the hub contains no certificate.
 	ReasonAPIServerCAInvalid = "APIServerCAInvalid"
 	// ReasonAddressNotAllowed (False): the kubeconfig leads to an address, or through a proxy, that the hub's configuration does not
