@@ -252,10 +252,13 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 		problem := c.run(ctx, key, do)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		call.state, call.failure = ended, problem
 		if problem != nil {
+			if ctx.Err() == nil && (call.failure == nil || *call.failure != *problem) { // not for each try
+				logrus.WithField(registration.LogCluster, key.cluster.String()).Warnf("A call to the member failed (%s): %s: %s", key.purpose, problem.reason, problem.message)
+			}
 			call.retryAt = c.clock.Now().Add(call.backoff.Step())
 		}
+		call.state, call.failure = ended, problem
 		if ctx.Err() != nil {
 			delete(c.byKey, key)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 	"weak"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -18,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // patience is how long a test waits for what must happen, and pause the time between two looks.
@@ -146,6 +148,27 @@ func TestMemberCalls_retries(t *testing.T) {
 		assert.Nil(t, call.failure)
 		assert.True(t, c.ensure(keyOf("c"), "b", succeeds).state.isPending(), "with other inputs it is another call")
 		c.next(t)
+	})
+	t.Run("a failure is logged when it changes", func(t *testing.T) {
+		c, log := newTestCalls(t), logtest.NewGlobal()
+		try := func(do func(context.Context) *failure) {
+			c.clock.SetTime(c.last(keyOf("logged")).retryAt)
+			c.ensure(keyOf("logged"), "a", do)
+			c.next(t)
+		}
+		other := func(context.Context) *failure { return failuref("Other", "it is something else") }
+		for _, do := range []func(context.Context) *failure{fails, fails, other, other, succeeds} {
+			try(do)
+		}
+		var logged []string
+		for _, entry := range log.AllEntries() {
+			if entry.Data[registration.LogCluster] == clusterKey("logged").String() {
+				logged = append(logged, entry.Level.String()+" "+entry.Message)
+			}
+		}
+		require.Len(t, logged, 2)
+		assert.Contains(t, logged[0], "warning A call to the member failed (install): Broken: ")
+		assert.Equal(t, "warning A call to the member failed (install): Other: it is something else", logged[1])
 	})
 	t.Run("a failed call is retried when it is due", func(t *testing.T) {
 		c := newTestCalls(t)
