@@ -87,6 +87,28 @@ func TestStateCollector(t *testing.T) {
 	assert.Equal(t, empty, series.Values(t, registry))
 }
 
+func TestStateCollector_overdueRenewals(t *testing.T) {
+	for _, row := range []struct {
+		configured, left time.Duration
+		overdue          float64
+	}{
+		{6 * time.Hour, 61 * time.Minute, 0},
+		{6 * time.Hour, 59 * time.Minute, 1},
+		{168 * time.Hour, 5 * time.Hour, 0}, // the credential of 24 hours from before the change, or the API server limits lifetimes
+		{168 * time.Hour, 3 * time.Hour, 1},
+	} {
+		cluster := &fleet.Cluster{}
+		cluster.Status.Agent.CredentialExpires = &metav1.Time{Time: noon.Add(row.left)}
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(StateCollector{
+			Clusters:      func() ([]*fleet.Cluster, error) { return []*fleet.Cluster{cluster}, nil },
+			Registrations: func() ([]*fleet.ClusterRegistration, error) { return nil, nil },
+			Now:           func() time.Time { return noon }, CredentialLifetime: func() time.Duration { return row.configured },
+		})
+		assert.InDelta(t, row.overdue, series.Values(t, registry)["muster_credential_renewals_overdue"], 0, "%s of %s", row.left, row.configured)
+	}
+}
+
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func TestStateCollectorError(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -49,7 +50,7 @@ var (
 	credentialsExpiring = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credentials_expiring"),
 		"Clusters whose agent's credential expires within the time that label `within` names.", []string{"within"}, nil)
 	renewalsOverdue = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credential_renewals_overdue"),
-		"Clusters whose agent should have renewed its credential: less than a sixth of the lifetime is left, and it has not expired.", nil, nil)
+		"Clusters whose agent should have renewed its credential: less than a sixth of the configured lifetime is left, and less than four hours, and it has not expired.", nil, nil)
 )
 
 // What a request waits for.
@@ -64,7 +65,9 @@ var horizons = []struct {
 	within time.Duration
 }{{"10m", 10 * time.Minute}, {"1h", time.Hour}, {"8h", 8 * time.Hour}, {"24h", 24 * time.Hour}}
 
-// overduePart is the part of a credential's lifetime that is left when its renewal is overdue. Agents renew it when a third is left.
+// overduePart is the part of a credential's lifetime that is left when its renewal is overdue. Agents renew it when a third is left. The lifetime of a
+// credential may be shorter than the configured one: the API server may limit it, and a longer one is configured before agents have it. So no credential
+// is overdue of which more than overduePart of the default lifetime is left.
 const overduePart = 6
 
 // Describe implements prometheus.Collector.
@@ -109,6 +112,7 @@ func (c StateCollector) collectClusters(into chan<- prometheus.Metric) {
 
 func (c StateCollector) collectCredentials(all []*fleet.Cluster, into chan<- prometheus.Metric) {
 	now, overdue, expiring := c.Now(), 0, make([]int, len(horizons))
+	overdueAt := min(c.CredentialLifetime(), config.DefaultCredentialLifetime) / overduePart
 	for _, cluster := range all {
 		if cluster.Status.Agent.CredentialExpires.IsZero() {
 			continue
@@ -117,7 +121,7 @@ func (c StateCollector) collectCredentials(all []*fleet.Cluster, into chan<- pro
 		if left <= 0 { // it has expired: condition Registered reports that
 			continue
 		}
-		if left < c.CredentialLifetime()/overduePart {
+		if left < overdueAt {
 			overdue++
 		}
 		for i, horizon := range horizons {
