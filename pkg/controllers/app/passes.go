@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +50,7 @@ func (p *Passes) Wait() {
 // Handler makes each call of a handler a pass. A panic becomes an error, and the work queue retries the object with backoff: a bug that
 // one object triggers must not end the program, which may embed the hub.
 func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHandler[T]) generic.ObjectHandler[T] {
+	handlers.Store(name, true)
 	return func(key string, object T) (result T, err error) {
 		if !p.begin() {
 			return object, nil
@@ -80,10 +83,22 @@ func logOf(object runtime.Object, key string) logrus.FieldLogger {
 	return logrus.StandardLogger()
 }
 
+// handlers are the names of the hub's handlers.
+var handlers sync.Map
+
+var handlerInError = regexp.MustCompile(`handler (\S+): `)
+
+// isOfHub reports whether lasso's text about a failed reconcile names only handlers of the hub. A program that embeds the hub may have others.
+func isOfHub(text string) bool {
+	named := handlerInError.FindAllStringSubmatch(text, -1)
+	return strings.HasPrefix(text, "error syncing ") && len(named) > 0 &&
+		!slices.ContainsFunc(named, func(match []string) bool { _, isOwn := handlers.Load(match[1]); return !isOwn })
+}
+
 // lasso logs the error of a handler once more, without the fields. This init runs after the one of wrangler, which sets the same variable.
 func init() {
 	lassolog.Errorf = func(format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); strings.HasPrefix(text, "error syncing ") {
+		if text := fmt.Sprintf(format, args...); isOfHub(text) {
 			logrus.Debug(text)
 		} else {
 			logrus.Error(text)

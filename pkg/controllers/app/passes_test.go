@@ -48,8 +48,10 @@ func TestHandlerLogsFailuresWithTheirObject(t *testing.T) {
 		return nil, apierrors.NewConflict(schema.GroupResource{}, "c", problem)
 	})("ns/c", nil)
 	lassolog.Errorf("error syncing '%s': handler cluster: %v, requeuing", "ns/a", problem)
+	lassolog.Errorf("error syncing '%s': handler cluster: %v, handler of-the-program: %v, requeuing", "ns/a", problem, problem)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	require.Len(t, lines, 2)
+	require.Len(t, lines, 3)
+	assert.Contains(t, lines[2], "handler of-the-program: no rights", "lasso's line is the only one about the handler of a program that embeds the hub")
 	assert.JSONEq(t, `{"cluster":"ns/a","level":"error","msg":"Handler cluster failed on ns/a, trying again: no rights"}`, lines[0])
 	assert.JSONEq(t, `{"level":"error","msg":"Handler request failed on ns/b, trying again: no rights","request":"ns/b"}`, lines[1])
 }
