@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,8 +202,10 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub finalizing.F
 		return
 	}
 	h.Metrics.MembersNotCleaned.WithLabelValues(left.Reason).Inc()
-	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventLeftOnMember, fmt.Sprintf(
-		"something may be left on the member: %s: %s", left.Reason, left.Message))
+	what := fmt.Sprintf("something may be left on the member: %s: %s; the agent was in namespace %s, and %d Bundles were deployed",
+		left.Reason, left.Message, cmp.Or(cluster.Status.Agent.Namespace, agentspec.Namespace(h.Context, cluster)), cluster.Status.Summary.DesiredReady)
+	logrus.WithField(registration.LogCluster, index.Key(cluster.Namespace, cluster.Name)).Warn(what)
+	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventLeftOnMember, what)
 }
 
 // needsFarewell decides whether the agent must be removed from the member. It stays, with what it deployed, if it is handed over to another Cluster, if

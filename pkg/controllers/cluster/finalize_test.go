@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -278,7 +279,9 @@ func TestFinalize_member(t *testing.T) {
 				assert.Empty(t, d.events.Events)
 				return
 			}
-			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: "+row.reported)
+			event := <-d.events.Events
+			assert.Contains(t, event, "Warning MemberLeft something may be left on the member: "+row.reported)
+			assert.Contains(t, event, "; the agent was in namespace "+cmp.Or(d.cluster.Status.Agent.Namespace, d.SystemNamespace)+", and ")
 		})
 	}
 	t.Run("the kind of Clusters is deleted", func(t *testing.T) {
