@@ -181,6 +181,8 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 		return StateRefused, registered.Reason, registered.Message
 	case registered.Status != "":
 		return StateWaitingForAgent, registered.Reason, registered.Message
+	case processed.Status == corev1.ConditionUnknown: // such as NamespaceDeleting
+		return StateNew, processed.Reason, processed.Message
 	}
 	if wayIn(c) != WayAgent && slices.Contains(c.Finalizers, fleet.ClusterFinalizer) {
 		return StateImporting, "", "the hub has begun the import; it writes the first status when the import ends, or after ten seconds"

@@ -31,7 +31,8 @@ func TestClusterState(t *testing.T) {
 		change        func(*fleet.Cluster)
 		state, reason string
 	}{
-		"new": {with(), StateNew, ""},
+		"new":                             {with(), StateNew, ""},
+		"an earlier namespace is deleted": {with(condition("Processed", unknown, "NamespaceDeleting")), StateNew, "NamespaceDeleting"},
 		"the import has begun": {func(c *fleet.Cluster) {
 			c.Spec.KubeConfigSecret, c.Finalizers = "k", []string{fleet.ClusterFinalizer}
 		}, StateImporting, ""},
