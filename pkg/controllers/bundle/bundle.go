@@ -48,6 +48,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		return b, nil
 	}
 	if b.DeletionTimestamp != nil {
+		d.enqueueRefusing(keyOf(b))
 		return d.finalizeBundle(ctx, b)
 	}
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
@@ -100,8 +101,8 @@ func (d *Deployer) groupsForBundle(ctx context.Context, b *fleet.Bundle, p *plan
 	return groups, err
 }
 
-// forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a BundleDeployment of it: a user may have removed
-// the finalizer.
+// forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a BundleDeployment of it, or whose status reports an error
+// about it: a user may have removed the finalizer.
 func (d *Deployer) forgetBundle(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 	bundle := key{Namespace: namespace, Name: name}
@@ -115,6 +116,7 @@ func (d *Deployer) forgetBundle(k string) {
 	for _, deployment := range left {
 		d.enqueueCluster(deployment.Namespace, 0)
 	}
+	d.enqueueRefusing(bundle)
 }
 
 // parallelDeletes is how many BundleDeployments of one Bundle are deleted at the same time.
@@ -230,8 +232,8 @@ type bundleVersion struct {
 	isReduced  bool
 }
 
-// enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its version is a new one. The first
-// version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
+// enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, or whose status reports an error about it, if its version is a new one.
+// The first version that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
 func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
 	k, now := keyOf(b), bundleVersion{b.UID, b.Generation, b.Labels, agentspec.IsAgentBundle(b), !p.lacksValues(), isReduced(b)}
 	d.mu.Lock()
@@ -257,6 +259,19 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan, matches []match) {
 	for _, deployment := range deployed {
 		if !enqueued[deployment.Namespace] {
 			d.enqueueCluster(deployment.Namespace, 0)
+		}
+	}
+	d.enqueueRefusing(k)
+}
+
+// enqueueRefusing enqueues the Clusters whose status reports an error about a Bundle of which they have no BundleDeployment. No event of a
+// BundleDeployment says that the Bundle is gone, or no longer targets them.
+func (d *Deployer) enqueueRefusing(bundle key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for cluster, names := range d.refusals {
+		if cluster.Namespace == bundle.Namespace && slices.Contains(names, bundle.Name) {
+			d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
 		}
 	}
 }

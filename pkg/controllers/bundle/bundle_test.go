@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
@@ -66,6 +67,94 @@ func TestOnBundleEnqueuesClusters(t *testing.T) {
 			assert.Equal(t, row.enqueues, slices.Contains(s.taken(), "enqueue Cluster alice in 0s"))
 		})
 	}
+}
+
+// The status of alice reports an error about a Bundle of which she has no BundleDeployment, and no event of one says that the Bundle is gone.
+func TestOnBundleEnqueuesClustersThatReportAnError(t *testing.T) {
+	const enqueuesAlice = "enqueue Cluster alice in 0s"
+	deletes := func(t *testing.T, s *stage, b *fleet.Bundle) {
+		b.DeletionTimestamp = &metav1.Time{Time: noon}
+		s.has(t, b)
+		s.handle(t, b)
+	}
+	elsewhere := []fleet.BundleTarget{{ClusterName: "bob"}}
+	for name, change := range map[string]func(*testing.T, *stage, *fleet.Bundle){
+		"deleted": deletes,
+		"deleted without its finalizer": func(t *testing.T, s *stage, b *fleet.Bundle) {
+			s.lost(t, b)
+			_, err := s.onBundle("ws/app", nil)
+			require.NoError(t, err)
+		},
+		"other targets": func(t *testing.T, s *stage, b *fleet.Bundle) {
+			b.Generation, b.Spec.Targets = 2, elsewhere
+			s.has(t, b)
+			s.handle(t, b)
+		},
+		"targets that are invalid": func(t *testing.T, s *stage, b *fleet.Bundle) {
+			b.Generation, b.Spec.Targets = 2, []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Foo"}}}}}
+			s.has(t, b)
+			s.handle(t, b)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for cause, prepare := range map[string]func(*testing.T, *stage, *fleet.Bundle){
+				"values that cannot be rendered": func(_ *testing.T, _ *stage, b *fleet.Bundle) {
+					b.Spec.Helm = withValues("${ .ClusterLabels.none }").Spec.Helm
+				},
+				"the limit of the workspace": func(_ *testing.T, s *stage, b *fleet.Bundle) {
+					s.Config = config.NewStore(config.Hub{Bundles: config.Bundles{WorkspaceLimitMiB: 1}})
+					s.hasStored()
+					b.Spec.NamespaceAnnotations = map[string]string{"a": strings.Repeat("x", 100<<10)}
+				},
+				"a BundleDeployment of another owner": func(t *testing.T, s *stage, b *fleet.Bundle) {
+					foreign := deployed(t, b)
+					foreign.Labels = nil
+					s.has(t, foreign)
+				},
+				"a Content that cannot be created": func(_ *testing.T, s *stage, _ *fleet.Bundle) {
+					s.errors = map[string]error{"create Content": errInternal}
+				},
+			} {
+				s, b, alice := newStage(t), settled(), clusterNamed("alice")
+				prepare(t, s, b)
+				s.has(t, alice, clusterNamed("bob"), b)
+				s.handle(t, b)
+				cluster, out := s.reconcile(t, alice)
+				require.Equal(t, corev1.ConditionFalse, out.Status(), cause)
+				s.errors = nil
+				s.taken()
+				change(t, s, b)
+				assert.Contains(t, s.taken(), enqueuesAlice, cause)
+				_, out = s.reconcile(t, cluster)
+				assert.Equal(t, fleet.ReasonAllReady, out.Reason, cause)
+				s.taken()
+				s.enqueueRefusing(appKey)
+				assert.Empty(t, s.taken(), "the status reports no error any more")
+			}
+		})
+	}
+	t.Run("a Bundle without an error: no Cluster is enqueued", func(t *testing.T) {
+		s, b, broken, alice := newStage(t), settled(), withValues("${ .ClusterLabels.none }"), clusterNamed("alice")
+		broken.Name, b.Spec.Targets = "broken", elsewhere
+		s.has(t, alice, b, broken)
+		s.reconcile(t, alice)
+		s.taken()
+		deletes(t, s, b)
+		assert.NotContains(t, s.taken(), enqueuesAlice)
+		s.Forget("ws/alice")
+		assert.Empty(t, s.refusals)
+	})
+	t.Run("no more Bundles than the message names", func(t *testing.T) {
+		s, alice := newStage(t), clusterNamed("alice")
+		for i := range 2 * maxErrors {
+			broken := withValues("${ .ClusterLabels.none }")
+			broken.Name = fmt.Sprintf("broken-%02d", i)
+			s.has(t, broken)
+		}
+		s.has(t, alice)
+		s.reconcile(t, alice)
+		assert.Len(t, s.refusals[keyOf(alice)], maxErrors)
+	})
 }
 
 func TestOnBundleUpdatesStatus(t *testing.T) {

@@ -92,8 +92,8 @@ type assignment struct {
 	err      error                   // why the BundleDeployment is not as its Bundle requires
 	recheck  time.Duration           // after which to decide again, 0 for never
 
+	bundle *fleet.Bundle // nil for remove, and if no Bundle targets the Cluster
 	// For update:
-	bundle      *fleet.Bundle
 	plan        *plan
 	variant     variant
 	values      helmValues
@@ -174,6 +174,7 @@ func (d *Deployer) deploy(
 		}
 	}
 
+	d.noteRefusals(keyOf(cluster), assignments)
 	for _, a := range assignments {
 		failures = append(failures, a.err)
 		recheck = result.Earliest(recheck, a.recheck)
@@ -220,10 +221,12 @@ func (d *Deployer) assign(
 		name := t.bundle.Name
 		switch other := foreign[name]; {
 		case other == nil:
-			assignments = append(assignments, d.assignBundle(ctx, cluster, t, untargeted[name]))
+			a := d.assignBundle(ctx, cluster, t, untargeted[name])
+			a.bundle = t.bundle
+			assignments = append(assignments, a)
 			delete(untargeted, name)
 		case len(t.targets) > 0: // otherwise the status of the Bundle reports the problem
-			assignments = append(assignments, assignment{action: asIs, wanted: other, err: foreignDeployment(other)})
+			assignments = append(assignments, assignment{action: asIs, bundle: t.bundle, wanted: other, err: foreignDeployment(other)})
 		}
 	}
 	if ctx.Err() == nil {
@@ -301,7 +304,7 @@ func (d *Deployer) assignBundle(ctx context.Context, cluster *fleet.Cluster, t t
 	}
 	return assignment{
 		action: update, existing: existing, wanted: wanted,
-		bundle: b, plan: plan, variant: v, values: values, isPostponed: isPostponed, size: size,
+		plan: plan, variant: v, values: values, isPostponed: isPostponed, size: size,
 	}
 }
 
@@ -334,6 +337,22 @@ func (d *Deployer) noteRenderErrors(ctx context.Context, cluster key, targeting 
 	}
 }
 
+// noteRefusals remembers which Bundles a Cluster has no BundleDeployment of because of an error, for enqueueRefusing. As the message that lists the errors, it
+// has maxErrors of them at most, so that it stays small.
+func (d *Deployer) noteRefusals(cluster key, assignments []assignment) {
+	var refused []string
+	for _, a := range assignments {
+		if a.err != nil && a.existing == nil && a.bundle != nil && len(refused) < maxErrors {
+			refused = append(refused, a.bundle.Name)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refusals[cluster] = refused; len(refused) == 0 {
+		delete(d.refusals, cluster)
+	}
+}
+
 // prepare creates the Content that a BundleDeployment names, the BundleDeployment and the Secret with its Helm values if they do not
 // exist. It brings an existing Secret up to date. The BundleDeployment owns the Secret, so it comes first, and waits for the values until
 // write completes it. If that fails, the BundleDeployment stays as it is.
@@ -347,6 +366,7 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 	}
 	failed := func(err error) assignment {
 		stays := leaveAsIs(a.existing, err)
+		stays.bundle = a.bundle
 		if stays.wanted == nil {
 			stays.wanted = a.wanted // it is reported, although it does not exist yet
 		}

@@ -127,7 +127,7 @@ func newStage(t testing.TB) *stage {
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		retained: utilcache.NewExpiringWithClock(s.clock),
 		seen:     map[key]bundleVersion{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
-		overStorage: map[key]map[key]storageExcess{}, renderErrors: map[key][sha256.Size]byte{},
+		overStorage: map[key]map[key]storageExcess{}, renderErrors: map[key][sha256.Size]byte{}, refusals: map[key][]string{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
 	s.copies, s.changes = &copies{c}, &enqueue.Changes[changedObjects]{Queue: s.bundles, MarkAll: (*changedObjects).markAll}

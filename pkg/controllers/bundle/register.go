@@ -89,6 +89,8 @@ type Deployer struct {
 	overStorage map[key]map[key]storageExcess
 	// renderErrors has, by Cluster, a digest of the errors of the templates that cannot be rendered for it: see noteRenderErrors.
 	renderErrors map[key][sha256.Size]byte
+	// refusals has, by Cluster, the names of Bundles of which it has no BundleDeployment because of an error: see noteRefusals.
+	refusals map[key][]string
 	// retained has, by retainedKey, the kindDeletedError of each BundleDeployment that stays because a kind was deleted.
 	retained *utilcache.Expiring
 
@@ -128,6 +130,7 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 		rollouts:        map[key]map[key]rolloutStep{},
 		overStorage:     map[key]map[key]storageExcess{},
 		renderErrors:    map[key][sha256.Size]byte{},
+		refusals:        map[key][]string{},
 	}
 	d.addIndexes()
 	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))
@@ -166,6 +169,7 @@ func (d *Deployer) Forget(k string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.renderErrors, cluster)
+	delete(d.refusals, cluster)
 }
 
 // Condition returns the type of the condition that Reconcile reports.
