@@ -67,11 +67,14 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	var out result.Result
 	switch {
 	case stalledReason(err) != "":
-		if out = result.Stalled(stalledReason(err), err.Error()); !isOnlyKindDeleted(err) {
+		out = result.Stalled(stalledReason(err), rollup.WithUnready(err.Error(), "Bundle", cluster.Status.Summary))
+		if !isOnlyKindDeleted(err) {
 			out = out.In(d.RecheckDelay())
 		}
 	case err != nil:
-		return result.Retry(fleet.ReasonError, err)
+		out = result.Retry(fleet.ReasonError, err)
+		out.Message = rollup.WithUnready(out.Message, "Bundle", cluster.Status.Summary)
+		return out
 	case cluster.Spec.MetadataTooLarge:
 		out = result.Stalled(fleet.ReasonTooLarge, registration.TooLarge(cluster.Spec.Excess, registration.MetadataTooLarge)+"; what is deployed stays as it is")
 	case cluster.Status.Agent.DeploymentsStalled != "": // what the agent has reported for each BundleDeployment is old

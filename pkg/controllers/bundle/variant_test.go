@@ -10,8 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -19,6 +21,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 func TestVariant_templates(t *testing.T) {
@@ -132,6 +135,10 @@ func TestVariant_contextEnds(t *testing.T) {
 	})
 }
 
+func failedWith(why string) fleet.BundleDeploymentStatus {
+	return fleet.BundleDeploymentStatus{Conditions: []genericcondition.GenericCondition{condition(fleet.ConditionDeployed, corev1.ConditionFalse, why)}}
+}
+
 func TestForget(t *testing.T) {
 	s := newStage(t)
 	b := bundleWith(func(s *fleet.BundleSpec) {
@@ -196,6 +203,46 @@ func TestReconcileTemplateError(t *testing.T) {
 	_, out = s.reconcile(t, labelled)
 	require.NoError(t, out.Err)
 	assert.JSONEq(t, `{"v":"dev"}`, string(s.liveSecret(t).Data["values"]))
+}
+
+// An error about one Bundle does not hide the Bundles that are not ready, and a pass that changes nothing has the same message.
+func TestReconcile_errorBesideUnreadyBundles(t *testing.T) {
+	for name, row := range map[string]struct {
+		broken  *fleet.Bundle
+		errors  map[string]error
+		begins  string
+		pending string // what the error says itself
+	}{
+		"a stalled error":   {withValues("${ .ClusterLabels.env }"), nil, "BundleInvalid Bundle broken: the Helm values cannot be rendered: ", ""},
+		"a temporary error": {targetingAlice(), map[string]error{"create " + home + "/broken": errInternal}, "Error creating BundleDeployment " + home + "/broken: ", "WaitApplied(1) [Bundle broken]; "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, alice := newStage(t), clusterNamed("alice")
+			s.errors = row.errors
+			row.broken.Name = "broken"
+			s.has(t, alice, row.broken)
+			for bundle, change := range map[string]func(*fleet.BundleDeploymentStatus){
+				"good":   func(*fleet.BundleDeploymentStatus) {},
+				"failed": func(status *fleet.BundleDeploymentStatus) { *status = failedWith("no chart") },
+				"slow":   func(status *fleet.BundleDeploymentStatus) { status.Ready = false },
+				"slower": func(status *fleet.BundleDeploymentStatus) { status.Ready = false },
+			} {
+				b := targetingAlice()
+				b.Name = bundle
+				deployment := isReady(deployed(t, b))
+				change(&deployment.Status)
+				deployment.Status.Display = fleetstatus.Display(deployment.Spec, deployment.Status)
+				s.has(t, b, deployment)
+			}
+			cluster, out := s.reconcile(t, alice)
+			text := out.Reason + " " + out.Message
+			assert.True(t, strings.HasPrefix(text, row.begins), text)
+			unready := "; ErrApplied(1) [Bundle failed: no chart]; " + row.pending + "NotReady(2) [Bundle slow; Bundle slower]"
+			assert.True(t, strings.HasSuffix(text, unready), text)
+			_, again := s.reconcile(t, cluster)
+			assert.Equal(t, []string{out.Reason, out.Message}, []string{again.Reason, again.Message})
+		})
+	}
 }
 
 func TestVariant_sharesTheOptions(t *testing.T) {

@@ -66,6 +66,14 @@ func Ready(kind string, s fleet.BundleSummary) result.Result {
 	}
 }
 
+// WithUnready adds what is not ready to the message of an error about other objects of the kind, which would hide it.
+func WithUnready(message, kind string, s fleet.BundleSummary) string {
+	if unready := describe(kind, s); unready != "" {
+		return message + "; " + unready
+	}
+	return message
+}
+
 // WithoutRoutineEvent suppresses the event of a transition that is part of every deployment.
 func WithoutRoutineEvent(before genericcondition.GenericCondition, out result.Result) result.Result {
 	routine := []string{"", fleet.ReasonAllReady, fleet.ReasonNoClusters, fleet.ReasonNotReady}

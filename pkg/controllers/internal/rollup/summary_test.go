@@ -129,6 +129,13 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func TestWithUnready(t *testing.T) {
+	assert.Equal(t, "an error", WithUnready("an error", "Bundle", counted(map[fleet.BundleState]int{fleet.Ready: 3})))
+	s := counted(map[fleet.BundleState]int{fleet.Ready: 3, fleet.NotReady: 1, fleet.ErrApplied: 1})
+	s.NonReadyResources = []fleet.NonReadyResource{{Name: "shop", State: fleet.NotReady}, {Name: "web", State: fleet.ErrApplied, Message: "no chart"}}
+	assert.Equal(t, "an error; ErrApplied(1) [Bundle web: no chart]; NotReady(1) [Bundle shop]", WithUnready("an error", "Bundle", s))
+}
+
 func TestWithoutRoutineEvent(t *testing.T) {
 	for _, row := range []struct {
 		before string
