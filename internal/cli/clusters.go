@@ -54,9 +54,10 @@ func clustersCommand(s Streams) *cli.Command {
 		Name:      "clusters",
 		Usage:     "list the clusters, with how each was registered and its state",
 		ArgsUsage: "[NAME...]",
-		Description: `BUNDLES is READY/WANTED: WANTED counts the Bundles that the hub wants on the cluster, and READY those that are ready. REASON of a registered
-cluster is that of the first condition that is not as it should be; Ready is the last of them. UNAPPLIED, in the wide output, counts the
-Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
+		Description: `BUNDLES is READY/WANTED: WANTED counts the BundleDeployments of the cluster, and READY those that are ready. A Bundle for which the
+hub cannot create one, for example because its Helm values cannot be rendered, is not counted: REASON and muster describe show it. REASON of
+a registered cluster is that of the first condition that is not as it should be; Ready is the last of them. UNAPPLIED, in the wide output,
+counts the Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
 settings that the hub wants. LAST-SEEN is the time of the last heartbeat, which is in a Lease in the cluster namespace; without the right to
 list Leases, and in the lines that --watch adds, it is the time in the status, which can be older. A line with totals is printed to the standard error.`,
 		Flags: listFlags(

@@ -17,9 +17,9 @@ func describeCommand(s Streams) *cli.Command {
 		Usage:     "show what belongs to a cluster, and what has happened to it",
 		ArgsUsage: "CLUSTER",
 		Description: `The tree contains the registration tokens and requests, the cluster namespace with the identities of the agent and its
-BundleDeployments, and the agent. The timeline contains the creation of these objects, the last change of each condition, and events,
-which the API server keeps for an hour. CLUSTER can also be the name of a request: an agent whose request waits or was refused has no
-Cluster. The command reads no Secret.`,
+BundleDeployments, the Bundles that the hub does not deploy to the cluster because of an error, and the agent. The timeline contains the
+creation of these objects, the last change of each condition, and events, which the API server keeps for an hour. CLUSTER can also be the name
+of a request: an agent whose request waits or was refused has no Cluster. The command reads no Secret.`,
 		Flags: append(hubFlags(), outputFlag()),
 		Action: func(c *cli.Context) error {
 			hub, name, err := connectWithName(c, "the name of the CLUSTER, or of a request")

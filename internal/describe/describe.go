@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -174,7 +175,7 @@ func (d *Description) token(ctx context.Context, hub *admin.Hub, namespace, name
 	return related
 }
 
-// clusterNamespace adds the cluster namespace with the identities of the agent and the BundleDeployments.
+// clusterNamespace adds the cluster namespace with the identities of the agent and the BundleDeployments, and the Bundles that lack one.
 func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, cluster *fleet.Cluster) {
 	related := &Related{Kind: "Namespace", Name: registration.ClusterNamespace(cluster.Namespace, cluster.Name)}
 	namespace, err := hub.Kubernetes.CoreV1().Namespaces().Get(ctx, related.Name, metav1.GetOptions{})
@@ -206,6 +207,7 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 		d.unreadable(err)
 		return
 	}
+	states := map[string]string{} // by the name of the Bundle
 	for _, b := range deployments.Items {
 		bundle := &Related{Kind: "BundleDeployment", Namespace: b.Namespace, Name: b.Name, State: string(fleetstatus.BundleState(b.Spec, b.Status))}
 		if ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady); bundle.State != string(fleet.Ready) {
@@ -215,7 +217,71 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 			bundle.Message = strings.TrimSpace("paused. " + bundle.Message)
 		}
 		related.Objects = append(related.Objects, bundle)
+		states[b.Name] = bundle.State
 	}
+	d.refusedBundles(ctx, hub, cluster, states)
+}
+
+// namedBundle finds the names of Bundles in condition Ready of a Cluster. A BundleDeployment has the name of its Bundle.
+var namedBundle = regexp.MustCompile(`\bBundle(?:Deployment)? (?:[-a-z0-9.]+/)?([a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)`)
+
+// maxRefused limits the Bundles that are read, which may be large. Condition Ready names fewer, except in what it quotes.
+const maxRefused = 20
+
+// The states of a Bundle that the hub does not deploy to the cluster because of an error.
+const (
+	notDeployed = "NotDeployed"
+	notUpdated  = "NotUpdated" // an earlier version is deployed
+)
+
+// refusedBundles adds the Bundles that the hub does not deploy to the cluster because of an error: it has no BundleDeployment for them, or leaves an earlier
+// version as it is. No other object of the cluster shows them. Condition Ready names them; the Bundles that it names because they are not ready have
+// a BundleDeployment that is not ready. states has the states of the BundleDeployments.
+func (d *Description) refusedBundles(ctx context.Context, hub *admin.Hub, cluster *fleet.Cluster, states map[string]string) {
+	ready := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReady)
+	if ready.Status != corev1.ConditionFalse || ready.Reason == fleet.ReasonNotReady || ready.Reason == fleet.ReasonDeployFailed {
+		return
+	}
+	var refused []*Related
+	known := map[string]bool{}
+	for _, match := range namedBundle.FindAllStringSubmatch(ready.Message, -1) {
+		name := match[1]
+		state, exists := states[name]
+		if known[name] || len(known) == maxRefused || exists && state != string(fleet.Ready) {
+			continue
+		}
+		known[name] = true
+		b, err := hub.Fleet.Bundles(cluster.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			if !apierrors.IsNotFound(err) {
+				d.unreadable(err)
+			}
+			continue
+		}
+		if exists && fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady).Status == corev1.ConditionTrue {
+			continue // the message names it for another reason
+		}
+		refused = append(refused, refusedBundle(b, cluster, exists))
+	}
+	if len(refused) == 1 {
+		refused[0].Reason = ready.Reason // that of the Bundle may be about other Clusters
+	}
+	d.Objects = append(d.Objects, refused...)
+}
+
+// refusedBundle shows a Bundle with the error that its status has for the Cluster. If it lists too many other Clusters, it is the message of the Bundle.
+func refusedBundle(b *fleet.Bundle, cluster *fleet.Cluster, isDeployed bool) *Related {
+	ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
+	related := &Related{Kind: "Bundle", Namespace: b.Namespace, Name: b.Name, State: notDeployed, Reason: ready.Reason, Message: ready.Message}
+	if isDeployed {
+		related.State = notUpdated
+	}
+	for _, r := range b.Status.Summary.NonReadyResources {
+		if r.Name == cluster.Namespace+"/"+cluster.Name && r.Message != "" {
+			related.Message = r.Message
+		}
+	}
+	return related
 }
 
 // agent adds the report of the agent, with the time of its last heartbeat.

@@ -69,7 +69,7 @@ type Cluster struct {
 	// LastSeen is the time of the last heartbeat by the agent's clock. OfCluster sets it to the copy in the status, which the hub writes only at
 	// intervals while the agent renews a Lease; AddHeartbeats corrects it.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
-	// Bundles is READY/WANTED, such as "2/2".
+	// Bundles is READY/WANTED, such as "2/2". As in the status, a Bundle without a BundleDeployment does not count: then NotReady is set.
 	Bundles string `json:"bundles,omitempty"`
 	// Unapplied is the number of its Bundles whose current version the agent has not applied.
 	Unapplied int `json:"unapplied,omitempty"`

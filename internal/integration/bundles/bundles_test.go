@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/describe"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -378,6 +380,31 @@ func TestInvalidFields(t *testing.T) {
 	after := testenv.RequireThere(t, s.hub.Fleet.BundleDeployments(d.Namespace).Get, "app")
 	assert.Equal(t, testenv.Bytes(t, d), testenv.Bytes(t, after))
 	s.hub.RequireEvents(t, s.ns, "app", fleet.ReasonBundleInvalid, 1)
+}
+
+// A Cluster reports a Bundle that cannot be rendered beside those that are not ready, as muster describe does, until the Bundle is gone.
+func TestUnrenderedBundle(t *testing.T) {
+	s, _ := newShop(t, func(o *muster.Options) { o.Recheck = time.Hour }) // only an event ends the report
+	s.cluster(t, "a", nil)
+	s.bundle(t, "slow", "slow", everywhere)
+	unrendered := func(b *fleet.Bundle) {
+		everywhere(b)
+		b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"v": "${ .ClusterLabels.region }"}}}
+	}
+	s.bundle(t, "values", "values", unrendered)
+	c := s.requireCluster(t, "a", "0/1", "False BundleInvalid: Bundle values: the Helm values cannot be rendered")
+	assert.Contains(t, testenv.Condition(c.Status.Conditions, fleet.ConditionReady), "; WaitApplied(1) [Bundle slow]")
+	s.requireBundle(t, "values", "0/1", "ErrApplied", "False DeployFailed")
+	d, err := describe.Of(t.Context(), &admin.Hub{Kubernetes: s.hub.Kubernetes, Fleet: s.hub.Fleet}, s.ns, "a", time.Now())
+	require.NoError(t, err)
+	assert.Contains(t, d.Tree(), "Bundle "+s.ns+"/values: NotDeployed, BundleInvalid (the Helm values cannot be rendered: ")
+
+	s.deleteBundle(t, "values")
+	s.requireCluster(t, "a", "0/1", "False NotReady: WaitApplied(1) [Bundle slow]")
+	s.bundle(t, "values", "values", unrendered)
+	s.requireCluster(t, "a", "0/1", "False BundleInvalid")
+	s.merge(t, "Bundle", "values", `{"spec":{"targets":[{"clusterName":"b"}]}}`)
+	s.requireCluster(t, "a", "0/1", "False NotReady: WaitApplied(1) [Bundle slow]")
 }
 
 func TestWritesOfABundleForOneCluster(t *testing.T) {
