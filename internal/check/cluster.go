@@ -402,7 +402,7 @@ func clusterBundles(_ context.Context, k *knowledge) Finding {
 		return doesNotApply()
 	}
 	if fleetstatus.IsFalse(k.cluster.Status.Conditions, fleet.ConditionReady) {
-		return warn("%s of its Bundles are ready: %s", k.cluster.Status.Display.ReadyBundles, conditionText(k.cluster, fleet.ConditionReady))
+		return warn("%s of its BundleDeployments are ready: %s", k.cluster.Status.Display.ReadyBundles, conditionText(k.cluster, fleet.ConditionReady))
 	}
 	return pass("%s", k.cluster.Status.Display.ReadyBundles)
 }

@@ -5,10 +5,12 @@ import (
 	"slices"
 
 	"github.com/urfave/cli/v2"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/internal/describe"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 func describeCommand(s Streams) *cli.Command {
@@ -52,8 +54,8 @@ of a request: an agent whose request waits or was refused has no Cluster. The co
 // to another controller, or if no command of muster or kubectl is the remedy.
 func nextSteps(hub *namespacedHub, d *describe.Description) []string {
 	command := func(words ...string) []string { return []string{hub.command(hub.namespace, words...)} }
-	if waiting := waitsForApproval(d.Objects); waiting != "" {
-		return append(command("approve", waiting), command("deny", waiting)...)
+	if waiting := first(d.Objects, waitsForApproval); waiting != nil {
+		return append(command("approve", waiting.Name), command("deny", waiting.Name)...)
 	}
 	if d.Cluster == nil {
 		return command("check", d.Name)
@@ -61,10 +63,16 @@ func nextSteps(hub *namespacedHub, d *describe.Description) []string {
 	switch state, reason := d.Cluster.State, d.Cluster.Reason; {
 	case state == view.StateManaged, state == view.StateRegistered && slices.Contains([]string{"", fleet.ReasonBundlesMissing}, reason):
 		return nil // the message of BundlesMissing names the releases, and what to do
-	case state == view.StateRegistered && (reason == fleet.ReasonNotReady || reason == fleet.ReasonDeployFailed):
-		if b := notReady(d.Objects); b != nil {
-			return []string{hub.program("kubectl", b.Namespace, "describe", "bundledeployments.fleet.cattle.io", b.Name)}
+	case state == view.StateRegistered && isOfReady(d) && reason != fleet.ReasonDeploymentsStalled:
+		// The check would name this command again. Without a Bundle, the message says what to do.
+		var steps []string
+		if b := first(d.Objects, isRefused); b != nil {
+			steps = append(steps, hub.program("kubectl", b.Namespace, "describe", "bundles.fleet.cattle.io", b.Name))
 		}
+		if b := first(d.Objects, isNotReady); b != nil {
+			steps = append(steps, hub.program("kubectl", b.Namespace, "describe", "bundledeployments.fleet.cattle.io", b.Name))
+		}
+		return steps
 	case state == view.StateQuarantined:
 		return []string{hub.command(hub.namespace, "revoke", d.Name) + " # if the credential may be stolen; then release", hub.command(hub.namespace, "release", d.Name)}
 	case d.Cluster.WayIn == view.WayAgent && (reason == fleet.ReasonCredentialExpired || reason == fleet.ReasonCredentialRevoked):
@@ -73,28 +81,31 @@ func nextSteps(hub *namespacedHub, d *describe.Description) []string {
 	return command("check", d.Name)
 }
 
-// notReady returns the first BundleDeployment that is not ready, or nil.
-func notReady(objects []*describe.Related) *describe.Related {
+// isOfReady reports whether condition Ready determines the state of the cluster: a Bundle is the cause, and not the connection.
+func isOfReady(d *describe.Description) bool {
+	ready := fleetstatus.Condition(d.Conditions, fleet.ConditionReady)
+	return ready.Status == corev1.ConditionFalse && ready.Reason == d.Cluster.Reason && ready.Message == d.Cluster.Message
+}
+
+// first returns the first object in the tree for which a function returns true, or nil.
+func first(objects []*describe.Related, isOne func(*describe.Related) bool) *describe.Related {
 	for _, r := range objects {
-		if r.Kind == "BundleDeployment" && r.State != string(fleet.Ready) {
+		if isOne(r) {
 			return r
 		}
-		if found := notReady(r.Objects); found != nil {
+		if found := first(r.Objects, isOne); found != nil {
 			return found
 		}
 	}
 	return nil
 }
 
-// waitsForApproval returns the name of a request that waits for approval, or "".
-func waitsForApproval(objects []*describe.Related) string {
-	for _, r := range objects {
-		if r.Kind == "ClusterRegistration" && r.State == view.StateWaiting && r.Reason == fleet.ReasonWaitingForApproval {
-			return r.Name
-		}
-		if name := waitsForApproval(r.Objects); name != "" {
-			return name
-		}
-	}
-	return ""
+func isRefused(r *describe.Related) bool { return r.Kind == "Bundle" }
+
+func isNotReady(r *describe.Related) bool {
+	return r.Kind == "BundleDeployment" && r.State != string(fleet.Ready)
+}
+
+func waitsForApproval(r *describe.Related) bool {
+	return r.Kind == "ClusterRegistration" && r.State == view.StateWaiting && r.Reason == fleet.ReasonWaitingForApproval
 }

@@ -3,7 +3,9 @@ package cli
 import (
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/describe"
@@ -19,8 +21,14 @@ func TestNextSteps_states(t *testing.T) {
 		{Kind: "BundleDeployment", Namespace: "cluster-ws-east", Name: "good", State: string(fleet.Ready)},
 		{Kind: "BundleDeployment", Namespace: "cluster-ws-east", Name: "shop", State: string(fleet.NotReady)},
 	}}}
+	refused := []*describe.Related{{Kind: "Bundle", Namespace: "ws", Name: "values", State: "NotDeployed"}}
+	ready := genericcondition.GenericCondition{Type: fleet.ConditionReady, Status: corev1.ConditionFalse, Message: "why"}
+	notReady := func(reason string) *view.Cluster {
+		return &view.Cluster{State: view.StateRegistered, Reason: reason, Message: ready.Message}
+	}
 	waits := []*describe.Related{{Kind: "ClusterRegistration", Name: "r", State: view.StateWaiting, Reason: fleet.ReasonWaitingForApproval}}
 	checkIt, ofShop := "muster --context=hub -n ws check east", "kubectl --context=hub -n cluster-ws-east describe bundledeployments.fleet.cattle.io shop"
+	ofValues := "kubectl --context=hub -n ws describe bundles.fleet.cattle.io values"
 	const again = "muster --context=hub -n ws token create east-again --cluster east --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER"
 	tests := map[string]struct {
 		cluster *view.Cluster
@@ -33,9 +41,13 @@ func TestNextSteps_states(t *testing.T) {
 		"of another controller":            {&view.Cluster{State: view.StateManaged}, nil, nil},
 		"offline":                          {&view.Cluster{State: view.StateOffline}, nil, []string{checkIt}},
 		"quarantined":                      {&view.Cluster{State: view.StateQuarantined}, nil, []string{"muster --context=hub -n ws revoke east # if the credential may be stolen; then release", "muster --context=hub -n ws release east"}},
-		"a Bundle is not ready":            {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonNotReady}, deployments, []string{ofShop}},
-		"a Bundle failed":                  {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonDeployFailed}, deployments, []string{ofShop}},
-		"the Bundle cannot be read":        {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonNotReady}, nil, []string{checkIt}},
+		"a Bundle is not ready":            {notReady(fleet.ReasonNotReady), deployments, []string{ofShop}},
+		"a Bundle failed":                  {notReady(fleet.ReasonDeployFailed), deployments, []string{ofShop}},
+		"the Bundle cannot be read":        {notReady(fleet.ReasonNotReady), nil, nil},
+		"a Bundle is refused":              {notReady(fleet.ReasonBundleInvalid), refused, []string{ofValues}},
+		"one is refused, one not ready":    {notReady(fleet.ReasonBundleInvalid), append(refused, deployments...), []string{ofValues, ofShop}},
+		"a Secret is missing":              {notReady(fleet.ReasonDownstreamMissing), nil, nil},
+		"the agent deploys nothing":        {notReady(fleet.ReasonDeploymentsStalled), deployments, []string{checkIt}},
 		"the import fails under the agent": {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonUnreachable}, nil, []string{checkIt}},
 		"releases without a Bundle":        {&view.Cluster{State: view.StateRegistered, Reason: fleet.ReasonBundlesMissing}, nil, nil},
 		"expired":                          {&view.Cluster{State: view.StateRefused, Reason: fleet.ReasonCredentialExpired, WayIn: view.WayAgent}, nil, []string{again}},
@@ -44,7 +56,12 @@ func TestNextSteps_states(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, nextSteps(hub, &describe.Description{Namespace: "ws", Name: "east", Cluster: test.cluster, Objects: test.objects}))
+			d := &describe.Description{Namespace: "ws", Name: "east", Cluster: test.cluster, Objects: test.objects}
+			if test.cluster != nil && test.cluster.Message != "" {
+				ready.Reason = test.cluster.Reason
+				d.Conditions = append(d.Conditions, ready)
+			}
+			assert.Equal(t, test.want, nextSteps(hub, d))
 		})
 	}
 }
