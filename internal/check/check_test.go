@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -35,6 +36,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -333,6 +335,55 @@ func TestFleetClusters(t *testing.T) {
 	assert.Contains(t, found.Detail, "6 of 100 Clusters are not connected (6 became disconnected within 5m, the last at 2026-01-02T02:41:50Z: look for a common cause): ws/c0 ")
 	found = fleetClusters(t.Context(), fleetWith(6, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"))
 	assert.NotContains(t, found.Detail, "common cause")
+}
+
+func TestFleetBundles(t *testing.T) {
+	bundle := func(name string, status corev1.ConditionStatus, reason string) *fleet.Bundle {
+		b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}
+		b.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionReady, Status: status, Reason: reason}}
+		return b
+	}
+	// Each of these is no fault, or is shown by the Clusters.
+	good := []runtime.Object{
+		&fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "new"}}, bundle("ready", corev1.ConditionTrue, fleet.ReasonAllReady),
+		bundle("prepared", corev1.ConditionTrue, fleet.ReasonNoClusters), bundle("slow", corev1.ConditionFalse, fleet.ReasonNotReady),
+		bundle("failed", corev1.ConditionFalse, fleet.ReasonDeployFailed), bundle("large", corev1.ConditionFalse, fleet.ReasonWorkspaceLimitReached),
+		bundle("of-fleet", corev1.ConditionFalse, ""),
+	}
+	faulty := []runtime.Object{
+		bundle("a", corev1.ConditionFalse, fleet.ReasonBundleInvalid), bundle("b", corev1.ConditionFalse, fleet.ReasonValuesMissing),
+		bundle("c", corev1.ConditionFalse, fleet.ReasonKindDeleted), bundle("d", corev1.ConditionFalse, fleet.ReasonError),
+	}
+	unready := surveyed{Cluster: view.Cluster{Namespace: "ws", Name: "west", State: view.StateRegistered, Reason: fleet.ReasonNotReady, NotReady: true}}
+	const ofCluster = "1 of 1 Clusters have Bundles that are not ready: ws/west Registered NotReady"
+	const forbidden = `listing Bundles: bundles.fleet.cattle.io is forbidden: no`
+	for name, row := range map[string]struct {
+		clusters []surveyed
+		bundles  []runtime.Object
+		err      error
+		want     Finding
+	}{
+		"no fault":              {[]surveyed{{}}, good, nil, pass("1")},
+		"a Cluster":             {[]surveyed{unready}, good, nil, warn(ofCluster)},
+		"a Bundle":              {[]surveyed{{}}, append(good, faulty[0]), nil, warn("1 of 8 Bundles have a fault that no Cluster shows: ws/a BundleInvalid")},
+		"both, and all reasons": {[]surveyed{unready}, faulty, nil, warn(ofCluster + "; 4 of 4 Bundles have a fault that no Cluster shows: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error")},
+		"many": {
+			[]surveyed{{}},
+			append(slices.Clone(faulty), bundle("e", corev1.ConditionFalse, fleet.ReasonError), bundle("f", corev1.ConditionFalse, fleet.ReasonError)), nil,
+			warn("6 of 6 Bundles have a fault that no Cluster shows: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error, ws/e Error and 1 others"),
+		},
+		"no right to read Bundles":                         {[]surveyed{{}}, nil, errors.New("no"), Finding{Unknown, forbidden, true}},
+		"no right to read Bundles, and a Cluster says why": {[]surveyed{unready}, nil, errors.New("no"), warn(ofCluster + "; " + forbidden)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clients := fleetfake.NewSimpleClientset(row.bundles...)
+			clients.PrependReactor("list", "bundles", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return row.err != nil, nil, apierrors.NewForbidden(fleet.Resource("bundles"), "", row.err)
+			})
+			k := &knowledge{surveyed: row.clusters, hub: &apiServer{fleet: clients.FleetV1alpha1()}}
+			assert.Equal(t, row.want, fleetBundles(t.Context(), k))
+		})
+	}
 }
 
 func TestFromHere(t *testing.T) {

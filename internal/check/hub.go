@@ -19,6 +19,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -222,7 +223,13 @@ func named(s surveyed) string {
 	return fmt.Sprintf("%s/%s %s", s.Namespace, s.Name, strings.TrimSpace(s.State+" "+s.Reason))
 }
 
-// fleetBundles counts the Clusters with Bundles that are not ready.
+// faultsOfBundles are the reasons for which a Bundle itself is not ready. Of the Clusters that it targets, none shows them.
+var faultsOfBundles = []string{fleet.ReasonBundleInvalid, fleet.ReasonValuesMissing, fleet.ReasonKindDeleted, fleet.ReasonError}
+
+// bundlesPerPage limits the answers of the API server: a Bundle may have more than a megabyte.
+const bundlesPerPage = 50
+
+// fleetBundles counts the Clusters with Bundles that are not ready, and the Bundles with a fault that no Cluster shows.
 func fleetBundles(ctx context.Context, k *knowledge) Finding {
 	all, err := k.survey(ctx)
 	var bad []string
@@ -231,7 +238,28 @@ func fleetBundles(ctx context.Context, k *knowledge) Finding {
 			bad = append(bad, named(s))
 		}
 	}
-	return counted("Clusters", "have Bundles that are not ready", len(all), bad, err)
+	clusters := counted("Clusters", "have Bundles that are not ready", len(all), bad, err)
+	if clusters.Verdict != Pass && clusters.Verdict != Warn {
+		return clusters
+	}
+	var faulty []string
+	total := 0
+	err = admin.Each(ctx, k.hub.fleet.Bundles(metav1.NamespaceAll).List, metav1.ListOptions{Limit: bundlesPerPage}, func(b *fleet.Bundle) error {
+		total++
+		ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
+		if ready.Status == corev1.ConditionFalse && slices.Contains(faultsOfBundles, ready.Reason) {
+			faulty = append(faulty, fmt.Sprintf("%s/%s %s", b.Namespace, b.Name, ready.Reason))
+		}
+		return nil
+	})
+	bundles := counted("Bundles", "have a fault that no Cluster shows", total, faulty, err)
+	switch {
+	case bundles.Verdict == Pass:
+		return clusters
+	case clusters.Verdict == Warn:
+		return warn("%s; %s", clusters.Detail, bundles.Detail)
+	}
+	return bundles
 }
 
 // fleetRequests counts the requests that wait or were refused. Their agents may have no Cluster.

@@ -95,8 +95,9 @@ var table = []Check{
 	},
 	{
 		ID: "fleet-bundles", Category: categoryHub, on: onHub | onFleet, run: fleetBundles, Needs: []string{"hub-kinds"},
-		Says: "the Bundles of all Clusters are ready",
-		Hint: "`muster clusters -A --not-ready -o wide` lists the Clusters with the Bundles; `muster describe CLUSTER` shows the error of each Bundle",
+		Says: "the Bundles of all Clusters are ready, and no Bundle has a fault that no Cluster shows",
+		Hint: "`muster clusters -A --not-ready -o wide` lists the Clusters with the Bundles; `muster describe CLUSTER` shows the error of each Bundle; " +
+			"`kubectl describe bundles.fleet.cattle.io` shows the fault of a Bundle in condition Ready, whose reasons docs/reasons.md#bundle explains",
 	},
 	{
 		ID: "cluster-exists", Category: categoryCluster, on: onHub | onCluster, run: clusterExists, Needs: []string{"hub-kinds"},
