@@ -75,6 +75,8 @@ type cluster struct {
 	keptMu sync.Mutex
 	// deleted are the objects that Delete has deleted, so that Helm may wait until they are gone.
 	deleted kube.ResourceList
+	// replaced are the objects of the failed revision that an installation replaces. Update treats them as those of the revision that an upgrade starts from.
+	replaced kube.ResourceList
 	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
 	keepCRDs bool
 	// replace deletes objects that cannot be patched and hold no data, so that they are created again: see replaceableKinds.
@@ -201,6 +203,9 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 	var missing kube.ResourceList
 	for _, info := range resources {
 		if c.isDeploying() && !isHook(info.Object) { // Helm has found no object of the release that exists
+			if len(c.replaced) > 0 {
+				return c.Update(nil, resources, kube.ClientUpdateOptionServerSideApply(true, true))
+			}
 			if err := c.ledger.note(resources, map[string]string{}); err != nil {
 				return nil, err
 			}
@@ -501,6 +506,9 @@ func (c *cluster) isDeploying() bool {
 // release has adopted. It never moves the fields that a client-side update owns to server-side apply: Helm would look for the fields of
 // the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
+	if c.isDeploying() {
+		original = append(slices.Clone(original), c.replaced.Difference(original)...)
+	}
 	all := target
 	target, err := c.claim(original, all)
 	if err != nil {

@@ -106,7 +106,8 @@ const (
 // Bound returns the time that the options allow the deployment to take: for waiting, and for waiting after a rollback.
 func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
-// Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
+// Deploy installs the release, or upgrades it from whatever the last attempt left. It installs the release until a revision has worked, see isInstalling:
+// an upgrade from a failed installation would not run the hooks of an installation. It returns an UnsupportedError, an
 // InvalidError or a ConflictError if a retry does not help. If the release is deployed, it returns a LeftoverError if something of
 // earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues. It keeps a revision that
 // equals what it would store, even if another agent, or this one for another Cluster, stored it: see keepRevision.
@@ -191,8 +192,11 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	// With ctx, Helm would return early and continue in the background. The client of newAction ends its requests instead.
 	background := context.WithoutCancel(ctx)
 	var made helmrelease.Releaser
-	if len(revisions) == 0 {
-		made, err = op.install(ctx, r, source).RunWithContext(background, source.chart, values)
+	installs := isInstalling(revisions)
+	if installs {
+		if made, err = op.install(ctx, r, source, last(revisions)).RunWithContext(background, source.chart, values); err == nil {
+			err = op.storeInstalled(made)
+		}
 	} else {
 		made, err = op.upgrade(ctx, r, source, revisions).RunWithContext(background, r.Name, source.chart, values)
 	}
@@ -200,7 +204,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, context.Cause(ctx)
 	}
 	if err != nil {
-		if failed, _ := made.(*helm.Release); failed != nil && r.rollsBack() && len(revisions) > 0 && failed.Info.Status == common.StatusFailed {
+		if failed, _ := made.(*helm.Release); failed != nil && r.rollsBack() && !installs && failed.Info.Status == common.StatusFailed {
 			err = errors.Join(err, op.config.Releases.Update(failed)) // Helm marks it as superseded if the rollback fails as well
 		}
 		return Deployed{}, errors.Join(err, op.forgetRepeated(revisions, made))
@@ -215,13 +219,30 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	return deployed, err
 }
 
+// storeInstalled stores that an installation has worked, if Helm has failed to do so, which it does not report. Otherwise the next version of the chart would be
+// installed, and not upgraded to.
+func (o *helmAction) storeInstalled(made helmrelease.Releaser) error {
+	r, ok := made.(*helm.Release)
+	if !ok {
+		return nil
+	}
+	if stored := o.history.read[secretName(r.Name, r.Version)]; stored != nil && stored.Labels[helmStatusLabel] == string(common.StatusDeployed) {
+		return nil
+	}
+	if err := o.config.Releases.Update(r); err != nil {
+		return fmt.Errorf("storing that Helm release %s/%s is deployed: %w", r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
 // forgetRepeated deletes the revision of the last failed attempt if another one has failed since that has the same objects, and knows which of them it has
 // created. Otherwise repeated attempts would push the revisions of other attempts, whose objects have to be removed, out of the history.
 func (o *helmAction) forgetRepeated(revisions []*helm.Release, made helmrelease.Releaser) error {
 	isFailed := func(r *helm.Release) bool { return r != nil && r.Info.Status == common.StatusFailed }
 	earlier, l := last(revisions), o.cluster.ledger
 	later, ok := made.(*helm.Release)
-	if !ok || !isFailed(later) || !isFailed(earlier) || !o.client.isSigned(earlier) || earlier.Labels[DeploymentLabel] != later.Labels[DeploymentLabel] {
+	isStored := ok && later != nil && earlier != nil && later.Version > earlier.Version // an installation that cannot be rendered returns one that is not
+	if !isStored || !isFailed(later) || !isFailed(earlier) || !o.client.isSigned(earlier) || earlier.Labels[DeploymentLabel] != later.Labels[DeploymentLabel] {
 		return nil
 	}
 	if l.err != nil || len(l.objects[earlier].Difference(l.target)) > 0 {
@@ -354,7 +375,9 @@ func checkReleaseOwner(r Request, existing *helm.Release, mayAdopt bool) error {
 	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
 }
 
-func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *action.Install {
+// install returns the installation of a release. failed is the last revision if earlier installations have failed, and nil otherwise: Helm then gives the new
+// revision the next number, and the failed one stays in the history.
+func (o *helmAction) install(ctx context.Context, r Request, s chartSource, failed *helm.Release) *action.Install {
 	install := action.NewInstall(o.config)
 	install.ReleaseName, install.Namespace = r.Name, r.Namespace
 	install.Labels = withoutRemoved(labels.Merge(r.Labels, optionLabels(r.Options)))
@@ -366,7 +389,20 @@ func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *act
 	install.RollbackOnFailure = r.rollsBack() && !r.adopts() // undoing an installation deletes all objects, adopted ones too
 	install.EnableDNS = !r.helm().DisableDNS
 	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	install.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster}
+	if failed == nil {
+		install.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster}
+		return install
+	}
+	// Except for the hooks and the templates, it does what an upgrade from the failed revision would do.
+	adopts := !r.rollsBack()
+	install.Replace, install.TakeOwnership = true, adopts || r.adopts()
+	install.RollbackOnFailure = false // it would delete the whole history, which says what earlier attempts have created
+	if copied := failed.Labels[CopiesLabel]; copied != "" {
+		install.Labels = labels.Merge(map[string]string{CopiesLabel: copied}, install.Labels)
+	}
+	o.config.Releases.MaxHistory = r.maxHistory()
+	o.cluster.replaced = o.cluster.ledger.objects[failed]
+	install.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: o.cluster.replaced, adopts: adopts}
 	return install
 }
 

@@ -476,9 +476,9 @@ func TestDeploy_leftoversOfSeveralAttempts(t *testing.T) {
 				assert.Equal(t, value, m.configMap("b").Data["k"])
 			}
 			for i := range row.hooks {
-				_, err = m.Deploy(t.Context(), m.request("Chart.yaml", chartYAML, "templates/hook.yaml", hookIn("none-"+m.namespace, "pre-upgrade"),
+				_, err = m.Deploy(t.Context(), m.request("Chart.yaml", chartYAML, "templates/hook.yaml", hookIn("none-"+m.namespace, "pre-install,pre-upgrade"),
 					"templates/b.yaml", configMap("b", "k", fmt.Sprint("v", i))))
-				require.ErrorContains(t, err, "pre-upgrade hooks failed")
+				require.ErrorContains(t, err, "hook.yaml failed")
 			}
 			d := m.deploy(m.request("a.yaml", configMap("a", "k", "four")))
 			want := []string{"a"}

@@ -60,6 +60,19 @@ func hasWorked(r *helm.Release) bool {
 	return r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded
 }
 
+// isInstalling reports whether the next deployment of a release is an installation: there are no revisions, or an installation has failed and no revision
+// has worked since. Without that installation in the history, as after many failed upgrades, an earlier revision may have worked.
+func isInstalling(revisions []*helm.Release) bool {
+	worked, failed := failedAttempts(revisions)
+	return worked == nil && (len(failed) == 0 || slices.ContainsFunc(failed, isFailedInstallation))
+}
+
+// isFailedInstallation reports whether an installation has failed. An upgrade and a rollback keep the time of the first deployment. A failed revision with the
+// time of a removal may have worked before: see failInterrupted.
+func isFailedInstallation(r *helm.Release) bool {
+	return r.Info.Status == common.StatusFailed && r.Info.FirstDeployed.Equal(r.Info.LastDeployed) && r.Info.Deleted.IsZero()
+}
+
 // readLedger builds the objects of the revisions.
 func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
 	l := &ledger{

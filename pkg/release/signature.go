@@ -252,7 +252,7 @@ func (o *helmAction) keepRevision(ctx context.Context, r Request, source chartSo
 		return nil, err
 	}
 	source.chart.Metadata.Annotations = annotations
-	install := o.install(ctx, r, source)
+	install := o.install(ctx, r, source, nil)
 	install.DryRunStrategy, install.IsUpgrade = action.DryRunServer, latest.Version > 1
 	rendered, err := install.RunWithContext(context.WithoutCancel(ctx), source.chart, (&fleet.GenericMap{Data: values}).DeepCopy().Data)
 	made, ok := rendered.(*helm.Release)

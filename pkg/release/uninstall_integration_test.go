@@ -218,7 +218,7 @@ func TestUninstall_afterFailedUpgrades(t *testing.T) {
 		_, err := dying.Deploy(t.Context(), m.request(files...))
 		require.Error(t, err)
 		require.Equal(t, []string{"a"}, m.configMaps(), written)
-		_, err = m.Deploy(t.Context(), m.request(append(files, "hook.yaml", hookIn("none-"+m.namespace, "pre-upgrade"))...))
+		_, err = m.Deploy(t.Context(), m.request(append(files, "hook.yaml", hookIn("none-"+m.namespace, "pre-install,pre-upgrade"))...))
 		require.Error(t, err)
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", UninstallOptionsFrom(owner.LabelsFor("app", "one"))))
 		assert.Empty(t, m.configMaps())

@@ -160,7 +160,7 @@ func renderWire(t *testing.T, b wireBundle) (*helm.Release, error) {
 	kinds := meta.NewDefaultRESTMapper(nil)
 	kinds.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
 	op := &helmAction{config: action.NewConfiguration(), cluster: &cluster{schema: &schemaCache{mapper: resettable{kinds}}}}
-	install := op.install(t.Context(), r, s)
+	install := op.install(t.Context(), r, s, nil)
 	install.DryRunStrategy = action.DryRunClient
 	made, err := install.RunWithContext(t.Context(), s.chart, values)
 	if err != nil {

@@ -400,3 +400,30 @@ func TestRun_oldReleaseCannotBeRemoved(t *testing.T) {
 	s.member.Inject(nil)
 	s.gone("old")
 }
+
+// A hook of the installation fails at first. Until it has succeeded, the BundleDeployment is not ready, and each attempt is an installation.
+func TestRun_failedInstallationHook(t *testing.T) {
+	s := onStage(t)
+	hooks := "hooks-" + s.target
+	s.putFiles("app", []fleet.BundleResource{
+		{Name: "Chart.yaml", Content: "apiVersion: v2\nname: app\nversion: 1.0.0\n"},
+		{Name: "templates/a.yaml", Content: configMap("a", `"{{ .Release.IsInstall }}"`)},
+		{Name: "templates/hook.yaml", Content: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hook, namespace: " + hooks + ", annotations: {helm.sh/hook: pre-install}}\n"},
+	})
+	s.run()
+	fails := func(revision int) {
+		testenv.Eventually(s.t, func() (bool, string) {
+			found := s.releases()
+			return len(found) == 1 && found[0].Version >= revision && found[0].Failed, fmt.Sprint(found)
+		})
+	}
+	fails(3)
+	s.condition("app", fleet.ConditionDeployed, "False Error: failed pre-install: ")
+	s.condition("app", fleet.ConditionReady, "False ")
+	_, err := s.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hooks}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.state("app", fleet.Ready)
+	s.value("a", "true")
+	_, err = s.Kubernetes.CoreV1().ConfigMaps(hooks).Get(t.Context(), "hook", metav1.GetOptions{})
+	require.NoError(t, err)
+}
