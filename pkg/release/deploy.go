@@ -273,9 +273,14 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return deployed, err
 	}
+	// Corrections since the deployment, and attempts with the same objects, have left nothing else.
 	of, _, err := op.cluster.buildEarlier(last(revisions).Manifest)
+	earlier := revisions
+	for len(earlier) > 0 && last(earlier).Manifest == last(revisions).Manifest {
+		earlier = earlier[:len(earlier)-1]
+	}
 	if err == nil {
-		op.cluster.ledger, err = op.readLedger(revisions[:len(revisions)-1])
+		op.cluster.ledger, err = op.readLedger(earlier)
 	}
 	if err != nil {
 		return deployed, &LeftoverError{err}

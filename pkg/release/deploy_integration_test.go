@@ -595,9 +595,15 @@ func TestSweep(t *testing.T) {
 	require.ErrorAs(t, err, &leftover, "still")
 	assert.Equal(t, []string{"a", "b"}, m.configMaps())
 	assert.Equal(t, "three", m.configMap("a").Data["k"])
+	for range 2 {
+		_, err = careful.Correct(t.Context(), r)
+		require.NoError(t, err)
+		_, err = careful.Sweep(t.Context(), r)
+		require.ErrorAs(t, err, &leftover, "after a correction")
+	}
 	swept, err := m.Sweep(t.Context(), r)
 	require.NoError(t, err)
-	assert.Equal(t, 3, swept.Version, "nothing is deployed for it")
+	assert.Equal(t, 5, swept.Version, "nothing is deployed for it")
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
