@@ -73,7 +73,11 @@ func TestDeploy_failedInstallation(t *testing.T) {
 			assert.Empty(t, d.Kept)
 
 			ran := m.configMap("early").UID
-			m.deploy(r)
+			again := r
+			again.Labels = Owner{Namespace: owner.Namespace, Workspace: owner.Workspace, ClusterName: "another"}.LabelsFor("app", "one")
+			again.Labels[DeploymentIDLabel] = r.Labels[DeploymentIDLabel]
+			assert.True(t, m.deploy(again).Unchanged, "it is rendered as an installation, although it is not the first revision")
+			m.deploy(again)
 			assert.Equal(t, "install false, upgrade true", m.configMap("a").Data["k"])
 			assert.Equal(t, ran, m.configMap("early").UID, "no hook of an installation runs")
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))

@@ -67,11 +67,14 @@ func isInstalling(revisions []*helm.Release) bool {
 	return worked == nil && (len(failed) == 0 || slices.ContainsFunc(failed, isFailedInstallation))
 }
 
-// isFailedInstallation reports whether an installation has failed. An upgrade and a rollback keep the time of the first deployment. A failed revision with the
-// time of a removal may have worked before: see failInterrupted.
+// isFailedInstallation reports whether an installation has failed. A failed revision with the time of a removal may have worked before: see
+// failInterrupted.
 func isFailedInstallation(r *helm.Release) bool {
-	return r.Info.Status == common.StatusFailed && r.Info.FirstDeployed.Equal(r.Info.LastDeployed) && r.Info.Deleted.IsZero()
+	return r.Info.Status == common.StatusFailed && isInstallation(r) && r.Info.Deleted.IsZero()
 }
+
+// isInstallation reports whether an installation made a revision: an upgrade and a rollback keep the time of the first deployment.
+func isInstallation(r *helm.Release) bool { return r.Info.FirstDeployed.Equal(r.Info.LastDeployed) }
 
 // readLedger builds the objects of the revisions.
 func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {

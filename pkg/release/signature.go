@@ -253,7 +253,7 @@ func (o *helmAction) keepRevision(ctx context.Context, r Request, source chartSo
 	}
 	source.chart.Metadata.Annotations = annotations
 	install := o.install(ctx, r, source, nil)
-	install.DryRunStrategy, install.IsUpgrade = action.DryRunServer, latest.Version > 1
+	install.DryRunStrategy, install.IsUpgrade = action.DryRunServer, !isInstallation(latest)
 	rendered, err := install.RunWithContext(context.WithoutCancel(ctx), source.chart, (&fleet.GenericMap{Data: values}).DeepCopy().Data)
 	made, ok := rendered.(*helm.Release)
 	if err != nil || !ok || !isSame(made, latest) {
