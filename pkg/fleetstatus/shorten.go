@@ -1,6 +1,7 @@
 package fleetstatus
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -98,6 +99,27 @@ func DifferenceText(m fleet.ModifiedStatus) string {
 		return "missing"
 	case m.Delete:
 		return "extra"
+	case m.Patch == "":
+		return "modified"
 	}
 	return "modified " + m.Patch
+}
+
+// WithoutPatches removes the differences from a message with texts of DifferenceText: they contain values of deployed objects.
+func WithoutPatches(message string) string {
+	const start = "modified "
+	var kept strings.Builder
+	for {
+		before, after, isFound := strings.Cut(message, start+"{")
+		kept.WriteString(before)
+		if !isFound {
+			return kept.String()
+		}
+		kept.WriteString(strings.TrimSpace(start))
+		patch := json.NewDecoder(strings.NewReader("{" + after))
+		if patch.Decode(&json.RawMessage{}) != nil {
+			return kept.String() // it was shortened, so its end is unknown
+		}
+		message = after[patch.InputOffset()-1:]
+	}
 }

@@ -94,3 +94,15 @@ const everyField = `{"conditions":[{"type":"X","status":"X","reason":"X","messag
 "modifiedStatus":[{"kind":"X","apiVersion":"X","namespace":"X","name":"X","patch":"X"}],
 "resources":[{"kind":"X","apiVersion":"X","namespace":"X","name":"X"}],
 "display":{"deployed":"X","monitored":"X","state":"X"}}`
+
+func TestWithoutPatches(t *testing.T) {
+	for message, want := range map[string]string{
+		"":                         "",
+		"it has modified nothing":  "it has modified nothing",
+		`c modified {"a":{"b":1}}`: "c modified",
+		`c modified {"a":"}"}; d missing; e modified {"b":2}; f extra`: "c modified; d missing; e modified; f extra",
+		`c modified {"a":"secr…`: "c modified",
+	} {
+		assert.Equal(t, want, fleetstatus.WithoutPatches(message))
+	}
+}

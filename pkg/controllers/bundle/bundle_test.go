@@ -408,6 +408,7 @@ func TestNonReadyListsResources(t *testing.T) {
 	assert.Equal(t, want, counts.summary.NonReadyResources, "of a Bundle")
 	cluster, _ := s.reconcile(t, clusterNamed("alice"))
 	want[0].Name = "app"
+	want[0].ModifiedStatus = []fleet.ModifiedStatus{{Kind: "ConfigMap", Name: "c1"}} // without values of the Bundle
 	assert.Equal(t, want, cluster.Status.Summary.NonReadyResources, "of a Cluster")
 
 	after := d.DeepCopy()

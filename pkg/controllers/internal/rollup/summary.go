@@ -23,7 +23,7 @@ func ReportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleD
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
 		Count(&summary, state, 1)
 		if state != fleet.Ready {
-			unready = append(unready, NonReady(deployment.Name, deployment, state))
+			unready = append(unready, withoutPatches(NonReady(deployment.Name, deployment, state)))
 		}
 		AddResources(&resources, deployment.Status.ResourceCounts)
 	}
@@ -152,6 +152,15 @@ func NonReady(name string, deployment *fleet.BundleDeployment, state fleet.Bundl
 	}
 }
 
+// withoutPatches removes the differences from the entry of a Cluster: they contain values of Bundles, and more people may read Clusters than Bundles. The
+// names of the objects stay.
+func withoutPatches(r fleet.NonReadyResource) fleet.NonReadyResource {
+	for i := range r.ModifiedStatus { // a copy
+		r.ModifiedStatus[i].Patch = ""
+	}
+	return r
+}
+
 // message returns why a BundleDeployment is not ready, or "" if its state is enough.
 func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string {
 	of := func(conditionType string) string {
@@ -194,8 +203,8 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 	return Shown(text)
 }
 
-// Shown is a text as the status of a Cluster or a Bundle shows it: without names of Contents, because more people may read Clusters than
-// Contents, and shortened.
+// Shown is a text as the status of a Cluster or a Bundle shows it: without names of Contents and differences of objects, because more people may
+// read Clusters than Contents and Bundles, and shortened.
 func Shown(text string) string {
-	return fleetstatus.Cut(content.WithoutNames(text), maxMessage)
+	return fleetstatus.Cut(content.WithoutNames(fleetstatus.WithoutPatches(text)), maxMessage)
 }

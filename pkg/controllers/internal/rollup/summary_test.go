@@ -9,6 +9,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -37,6 +38,7 @@ func TestMessage(t *testing.T) {
 		{fleet.ErrApplied, reports("Installed", "no way"), "no way"},
 		{fleet.ErrApplied, reports("Deployed", "fetching Content s-"+strings.Repeat("0123456789", 7)[:61]+": no"), "fetching Content s-01234567...: no"},
 		{fleet.NotReady, reports("Ready", "0 of 1 pods"), "0 of 1 pods"},
+		{fleet.NotReady, reports("Ready", `configmap.v1 n/c modified {"data":{"a":"1"}}; pod.v1 n/p missing`), "configmap.v1 n/c modified; pod.v1 n/p missing"},
 		{fleet.NotReady, fleet.BundleDeploymentStatus{NonReadyStatus: notReady}, "Deployment n/d in-progress a, b"},
 		{fleet.Modified, reports("Ready", "drift"), "drift"},
 		{fleet.Modified, modified(fleet.ModifiedStatus{}), "Secret n/s modified"},
@@ -55,6 +57,21 @@ func TestMessage(t *testing.T) {
 	long := message(&fleet.BundleDeployment{Status: reports("Deployed", strings.Repeat("ä", 1000))}, fleet.ErrApplied)
 	assert.LessOrEqual(t, len(long), maxMessage+len("..."))
 	assert.True(t, strings.HasSuffix(long, "ä..."))
+}
+
+// More people may read Clusters than Bundles.
+func TestReportDeployments_patches(t *testing.T) {
+	deployment := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Status: fleet.BundleDeploymentStatus{
+		Ready: true, ModifiedStatus: []fleet.ModifiedStatus{{APIVersion: "v1", Kind: "ConfigMap", Namespace: "n", Name: "c", Patch: `{"data":{"a":"1"}}`}},
+	}}
+	var status fleet.ClusterStatus
+	ReportDeployments(&status, []*fleet.BundleDeployment{deployment})
+	assert.Equal(t, []fleet.NonReadyResource{{
+		Name: "app", State: fleet.Modified, Message: "ConfigMap n/c modified",
+		ModifiedStatus: []fleet.ModifiedStatus{{APIVersion: "v1", Kind: "ConfigMap", Namespace: "n", Name: "c"}},
+	}}, status.Summary.NonReadyResources)
+	assert.Equal(t, "Modified(1) [Bundle app: ConfigMap n/c modified]; configmap.v1 n/c modified", FleetMessage("Bundle", status.Summary), "of a ClusterGroup")
+	assert.NotEmpty(t, NonReady("app", deployment, fleet.Modified).ModifiedStatus[0].Patch, "of a Bundle")
 }
 
 // counted returns a summary with these numbers of BundleDeployments.
