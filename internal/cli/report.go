@@ -37,8 +37,8 @@ func reportCommand(s Streams) *cli.Command {
 		Description: `The bundle contains the objects and events of the namespace and of the hub, the log and metrics of the hub, and the result of muster
 check. With CLUSTER, it also contains the result of muster describe and the objects of the cluster namespace, and with
 --member-kubeconfig those of the agent. Of each
-Secret, it contains the keys and the sizes of the values. The values, tokens, private keys and the content of Bundles are removed from all
-files. The file report.json lists what was removed, and which parts could not be collected; the other parts are collected nevertheless.
+Secret, it contains the keys and the sizes of the values. The values, tokens, private keys, the content of Bundles and the differences of
+deployed objects are removed from all files. The file report.json lists what was removed, and which parts could not be collected; the other parts are collected nevertheless.
 Read the bundle before you send it to anybody.`,
 		Flags: append(append(hubFlags(), memberFlags("the member of CLUSTER")...),
 			&cli.StringFlag{Name: flagFile, Aliases: []string{"f"}, Usage: "`FILE` to write; default: muster-report-TIME.zip"},

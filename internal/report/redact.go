@@ -46,12 +46,16 @@ var Public = []string{
 var credentials = regexp.MustCompile(`eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)|` +
 	`://(?:[^/\s"?#]+|[^/\s:@"?#]+:[^/\s"]+)@|(?i:(?:[?&]|\\u0026)[\w-]*(?:token|signature|sig|password|secret|key)=[^&\s"\\]+)`)
 
+// differences matches the differences of deployed objects in messages, which contain values of Bundles: in a JSON string to its end, and otherwise to the
+// end of the line.
+var differences = regexp.MustCompile(`modified \{(?:\\"(?:\\.|[^"\\\n])*|"[^\n]*)`)
+
 // appliedAnnotations contain the whole object as kubectl and wrangler's apply applied it. Wrangler compresses it, so no text in it can be found.
 var appliedAnnotations = []string{corev1.LastAppliedConfigAnnotation, "objectset.rio.cattle.io/applied"}
 
-// secretFields are fields that may contain secrets of users: resources and values of Bundles, environment variables. clientRandom is a secret of
-// the agent.
-var secretFields = []string{"clientRandom", "content", "values", "templateValues", "value"}
+// secretFields are fields that may contain secrets of users: resources and values of Bundles, differences of deployed objects, environment variables.
+// clientRandom is a secret of the agent.
+var secretFields = []string{"clientRandom", "content", "values", "templateValues", "value", "patch"}
 
 // redactObject removes the values of a Secret, and fields that may contain secrets from other objects. Keys and sizes stay.
 func (c *collection) redactObject(file string, o *unstructured.Unstructured) {
@@ -166,6 +170,10 @@ func (c *collection) redactText(name string, text []byte) []byte {
 	if credentials.Match(text) {
 		text = credentials.ReplaceAll(text, []byte(redacted))
 		c.Redacted = append(c.Redacted, Redaction{name, "a text that looks like a credential"})
+	}
+	if differences.Match(text) {
+		text = differences.ReplaceAllLiteral(text, []byte("modified "+redacted))
+		c.Redacted = append(c.Redacted, Redaction{name, "the difference of a deployed object"})
 	}
 	if shortened := content.WithoutNames(string(text)); len(shortened) < len(text) {
 		text = []byte(shortened)

@@ -45,6 +45,9 @@ func TestRedactText(t *testing.T) {
 		"https://s3/c.tgz?a=b&X-Amz-Signature=0123": "https://s3/c.tgz?a=bREDACTED",
 		`"https://s3/c.tgz?a=b\u0026token=0123"`:    `"https://s3/c.tgz?a=bREDACTED"`,
 		"https://host/a?mail=a@b.org":               "https://host/a?mail=a@b.org",
+		"configmap.v1 ns/c modified {\"data\":{\"a\":\"1\"}}\nnext": "configmap.v1 ns/c modified REDACTED\nnext",
+		`"message": "configmap.v1 ns/c modified {\"data\":{\"a\":\"\\\"1\"}}", "b": 1`: `"message": "configmap.v1 ns/c modified REDACTED", "b": 1`,
+		"it has modified {a, b}": "it has modified {a, b}",
 		"-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----": "REDACTED",
 	} {
 		assert.Equal(t, want, string(c.redactText("log", []byte(text))))
@@ -165,11 +168,13 @@ func TestRedactFields(t *testing.T) {
 		"spec": map[string]any{
 			"resources": []any{map[string]any{"name": "f.yaml", "content": "secret"}}, "helm": map[string]any{"values": map[string]any{"a": "secret"}, "chart": "c"},
 		},
+		"status": map[string]any{"modifiedStatus": []any{map[string]any{"kind": "ConfigMap", "name": "c", "patch": `{"data":{"a":"secret"}}`}}},
 	}}
 	c.redactObject("bundles.json", object)
 	text, err := object.MarshalJSON()
 	assert.NoError(t, err)
 	assert.NotContains(t, string(text), "secret")
 	assert.Contains(t, string(text), `"chart":"c"`)
-	assert.Equal(t, 4, strings.Count(string(text), redacted))
+	assert.Contains(t, string(text), `{"kind":"ConfigMap","name":"c","patch":"REDACTED"}`)
+	assert.Equal(t, 5, strings.Count(string(text), redacted))
 }
