@@ -853,7 +853,12 @@ func (e *kindDeletedError) Error() string {
 }
 
 func foreignDeployment(deployment *fleet.BundleDeployment) error {
-	return &unusableError{deploymentKind.Kind, keyOf(deployment), "exists and was not made from this Bundle; delete it"}
+	owner := "was not made from a Bundle"
+	if namespace := deployment.Labels[fleet.BundleNamespaceLabel]; namespace != "" {
+		owner = "belongs to a Bundle of namespace " + namespace
+	}
+	return &unusableError{deploymentKind.Kind, keyOf(deployment), "exists and " + owner +
+		"; if it is deleted, the agent uninstalls its release: to keep that, deploy this Bundle under another name"}
 }
 
 // maxErrors is the number of errors that a message lists, so that a status stays small.

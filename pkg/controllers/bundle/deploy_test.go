@@ -745,6 +745,10 @@ func TestJoinErrors(t *testing.T) {
 	_, invalid := templates.Render(t.Context(), &fleet.HelmOptions{TemplateValues: map[string]string{"a": "${ none }"}}, clusterNamed("alice"))
 	template := fmt.Errorf("Bundle app: %w", invalid)
 	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(foreign, foreign)))
+	assert.EqualError(t, foreign, "BundleDeployment ns/n exists and was not made from a Bundle; if it is deleted, the agent uninstalls its release: "+
+		"to keep that, deploy this Bundle under another name")
+	mapped := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{fleet.BundleNamespaceLabel: "other"}}}
+	assert.ErrorContains(t, foreignDeployment(mapped), "exists and belongs to a Bundle of namespace other; ")
 	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(template, foreign)))
 	assert.Equal(t, fleet.ReasonBundleInvalid, stalledReason(joinErrors(template)))
 	assert.Empty(t, stalledReason(joinErrors(foreign, errInternal)), "a retry may help")

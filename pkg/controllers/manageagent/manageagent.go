@@ -169,7 +169,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	}
 	// The condition becomes True together with the first heartbeat, to save a status write for each Cluster.
 	reported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
-	if out = result.Done(fleet.ReasonReconciled, ""); cluster.Status.Agent.LastSeen.IsZero() && !reported {
+	if out = result.Done(fleet.ReasonReconciled, withoutEffect(cluster.Spec)); cluster.Status.Agent.LastSeen.IsZero() && !reported {
 		out = result.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle exists, and waits for the first heartbeat of the agent")
 	}
 	if moveDelay > 0 {
@@ -183,6 +183,14 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		}
 	}
 	return out
+}
+
+// withoutEffect names the settings that do not reach an agent which a person installed.
+func withoutEffect(spec fleet.ClusterSpec) string {
+	if c := spec.AgentSchedulingCustomization; spec.KubeConfigSecret == "" && c != nil && (c.PriorityClass != nil || c.PodDisruptionBudget != nil) {
+		return "spec.agentSchedulingCustomization has no effect, because a person installed the agent"
+	}
+	return ""
 }
 
 func settingsInvalid(err error) result.Result {
@@ -333,11 +341,12 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	switch {
 	case agentspec.IsBundleOfOther(existing, cluster.Name):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Bundle %s/%s belongs to the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
+			"Bundle %s/%s belongs to the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; remove one of the Clusters with "+
+				"muster remove --keep-workloads, and register it under a shorter name",
 			existing.Namespace, existing.Name, agentspec.ClusterOfBundle(existing))).In(a.RecheckDelay())
 	case !agentspec.IsAgentBundle(existing):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Bundle %s/%s exists and does not belong to an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
+			"Bundle %s/%s exists and does not belong to an agent; delete it and create it under another name: without keepResources, the agents uninstall its releases", existing.Namespace, existing.Name)).In(a.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
 		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before the hub creates it again", existing.Namespace, existing.Name))
 	case existing.Spec.TooLarge:

@@ -188,8 +188,13 @@ func TestReconcileSelfRegistered(t *testing.T) {
 
 	o, c := newStage(t), selfRegistered()
 	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
-	o.done(t, c)
+	assert.Equal(t, "spec.agentSchedulingCustomization has no effect, because a person installed the agent", o.run(t, c).Message)
 	assert.NotContains(t, o.bundle(t).Spec.Resources[0].Content, "priorityClassName", "the hub cannot create the PriorityClass")
+	o.catchUp()
+	assert.Empty(t, newStage(t).run(t, selfRegistered()).Message, "without the setting")
+	effective := imported()
+	effective.Spec.AgentSchedulingCustomization = c.Spec.AgentSchedulingCustomization
+	assert.Empty(t, newStage(t).run(t, effective).Message, "an import creates the objects")
 }
 
 // The thief of an agent's token reports another namespace with each heartbeat.
@@ -374,6 +379,7 @@ func TestReconcileForeignBundle(t *testing.T) {
 		out := o.run(t, c)
 		assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
 		assert.Contains(t, out.Message, "Bundle ns/fleet-agent-c")
+		assert.Contains(t, out.Message, "the agents uninstall its releases")
 		assert.Equal(t, result.Recheck, out.After)
 		o.cache.All = nil // the cache is late
 	}
@@ -633,6 +639,7 @@ func TestReconcile_nameOfAnotherClustersBundle(t *testing.T) {
 			out := o.run(t, attacker)
 			assert.True(t, out.IsStalled())
 			assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
+			assert.Contains(t, out.Message, "muster remove --keep-workloads", "a deletion uninstalls what is deployed")
 			assert.NotContains(t, o.wrote(), "patch")
 		})
 	}
