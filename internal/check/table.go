@@ -32,7 +32,13 @@ var beforeHeartbeat = []string{
 
 // registerAgain is the remedy for an agent whose credential the hub rejects. A request with a token that is not only for this Cluster would be
 // refused with ClientIDInUse.
-const registerAgain = "if the hub has a kubeconfig of the member, it registers the agent again by itself; otherwise run " +
+const registerAgain = "if the hub has a kubeconfig of the member, it registers the agent again by itself; " + registerWithToken
+
+// registerNow is the remedy for an agent that has lost its credential, which the hub cannot see. A hub with a kubeconfig would register it again only
+// when the credential expires.
+const registerNow = "if the hub has a kubeconfig of the member, run `muster rotate CLUSTER`; " + registerWithToken
+
+const registerWithToken = "otherwise run " +
 	"`muster token create CLUSTER-again --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
 	"with --agent-namespace if the agent is not in cattle-fleet-system"
 
@@ -189,7 +195,7 @@ var table = []Check{
 		ID: "agent-secret", Category: categoryAgent, on: onMember, run: agentSecret,
 		Needs: []string{"agent-namespace"}, ExplainedBy: []string{"agent-deployment"},
 		Says: "the agent has a credential, or a token to register with",
-		Hint: registerAgain,
+		Hint: registerNow,
 	},
 	{
 		ID: "agent-config", Category: categoryAgent, on: onMember, run: agentConfig, Needs: []string{"agent-namespace"},
@@ -199,7 +205,7 @@ var table = []Check{
 	{
 		ID: "agent-credential", Category: categoryAgent, on: onMember, run: agentCredential, Needs: []string{"agent-secret"},
 		Says: "the credential of the agent is readable",
-		Hint: "delete Secret fleet-agent; " + registerAgain,
+		Hint: "delete Secret fleet-agent; " + registerNow,
 	},
 	{
 		ID: "agent-credential-lives", Category: categoryAgent, on: onMember, run: agentCredentialLives, Needs: []string{"agent-credential"},
@@ -239,9 +245,10 @@ var table = []Check{
 		Hint: "raise spec.usageLimit of the token, or " + newToken,
 	},
 	{
-		ID: "token-rights", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenRights, Needs: []string{"token-ready"},
+		ID: "token-rights", Category: categoryToken, on: onHub | onToken, when: hasToken, run: tokenRights,
+		Needs: []string{"token-ready"}, ExplainedBy: []string{"hub-runs"},
 		Says: "the registration token has its rights in the workspace",
-		Hint: "delete the token and create it again, so that the hub creates its Role and RoleBinding",
+		Hint: "look at condition Ready of the token and the log of the hub, which restores the Role and RoleBinding of the token within seconds",
 	},
 	{
 		ID: "way-probe", Category: categoryWay, on: onMember, run: wayProbe, Needs: []string{"agent-deployment"}, ExplainedBy: []string{"agent-image"},

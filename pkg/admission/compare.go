@@ -68,7 +68,7 @@ func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstruc
 }
 
 // Remedy tells a person how to get policies that are missing or changed.
-const Remedy = "upgrade the chart fleet with admissionPolicies.enabled=true; without the chart, start fleetcontroller without --leave-admission-policies"
+const Remedy = "delete the policies and bindings that were changed, and upgrade the chart fleet with admissionPolicies.enabled=true; without the chart, start fleetcontroller without --leave-admission-policies"
 
 func describe(problems []string) string {
 	return strings.Join(problems, ", ") + ": " + Remedy
