@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -13,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -112,4 +116,23 @@ func TestUnusedGrantsAreSuperseded(t *testing.T) {
 
 	s.fails("delete", "clusterregistrations", errTest)
 	assert.ErrorIs(t, s.deleteOlderOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)), errTest)
+}
+
+func TestRecordDecision_refused(t *testing.T) {
+	for reason, want := range map[string]float64{fleet.ReasonDenied: 1, fleet.ReasonError: 0} { // the decision is repeated after an error
+		s, registry := newScene(t), prometheus.NewRegistry()
+		s.Metrics = metrics.New(registry)
+		s.recordDecision(s.request, findings{}, &result.Transition{Before: corev1.ConditionUnknown, After: corev1.ConditionFalse, Reason: reason})
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		counted := 0.0
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				if family.GetName() == "muster_registrations_refused_total" {
+					counted += m.GetCounter().GetValue()
+				}
+			}
+		}
+		assert.InDelta(t, want, counted, 0, reason)
+	}
 }

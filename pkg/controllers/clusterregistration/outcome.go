@@ -267,7 +267,7 @@ func (h *handler) recordDecision(request *fleet.ClusterRegistration, found findi
 	if transition == nil {
 		return
 	}
-	if transition.After == corev1.ConditionFalse {
+	if transition.After == corev1.ConditionFalse && transition.Reason != fleet.ReasonError { // which is no refusal: the decision is repeated
 		h.Metrics.Refused(transition.Reason)
 	}
 	if transition.Reason == fleet.ReasonTooManyWaiting || transition.Reason == fleet.ReasonTooManyUnconnected {

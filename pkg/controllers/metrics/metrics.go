@@ -138,7 +138,7 @@ func New(registerer prometheus.Registerer) *Counters {
 		refused: counters("registrations_refused_total", "ClusterRegistrations that this hub has refused, by the reason of condition Granted.", "reason"),
 		registered: register.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "registration_first_heartbeat_seconds", Buckets: heartbeatBuckets,
-			Help: "Time from a ClusterRegistration, or from the start of an import, to the first heartbeat of the agent, by the way in which the cluster registers (agent, manager or local) and by whether a person approved it (auto or manual).",
+			Help: "Time from a ClusterRegistration, or, for an import, from the creation of the Cluster or the end of its registration, to the first heartbeat of the agent, by the way in which the cluster registers (agent, manager or local) and by whether a person approved it (auto or manual).",
 		}, []string{"way", "approval"}),
 		imported: histogram("import_duration_seconds", "Duration of the calls to members that install an agent, including those that fail.", importBuckets),
 		importFailures: counters("import_failures_total",
