@@ -26,8 +26,8 @@ const (
 // the event of this write brings the whole object.
 const RestoredAnnotation = "muster.fleet.cattle.io/restored-at"
 
-// CreatorAnnotation is set on every ClusterRegistration by the API server, through an admission policy of the hub, to the name of
-// the user that created it. The policies prevent users from setting or changing it.
+// CreatorAnnotation is set on every ClusterRegistration by an API server that serves mutating policies, through an admission policy of the hub, to the
+// name of the user that created it. The policies prevent users from setting or changing it.
 const CreatorAnnotation = "muster.fleet.cattle.io/created-by"
 
 // AudiencesAnnotation is set by the hub on ClusterRole fleet-agent-token-audience to the audiences for which the API server issues tokens by

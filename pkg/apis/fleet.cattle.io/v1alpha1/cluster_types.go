@@ -122,14 +122,15 @@ type ClusterSpec struct {
 	// +nullable
 	HostNetwork *bool `json:"hostNetwork,omitempty"`
 
-	// AgentSchedulingCustomization is set by a person to give the agent a PriorityClass and a PodDisruptionBudget.
-	// Absent means neither.
+	// AgentSchedulingCustomization is set by a person to give the agent a PriorityClass and a PodDisruptionBudget. Absent means neither. It has no
+	// effect without KubeConfigSecret, because only the hub can create them.
 	// +optional
 	// +nullable
 	AgentSchedulingCustomization *AgentSchedulingCustomization `json:"agentSchedulingCustomization,omitempty"`
 
-	// AgentPullSecrets is set by a person to the image pull Secrets of the agent. Absent means those in the hub's configuration,
-	// which the hub copies to the cluster. The Secrets in a list must exist on the cluster already. An empty list means none.
+	// AgentPullSecrets is set by a person to the image pull Secrets of the agent. Absent means those in the hub's configuration
+	// if it gives them to the workspace; the hub copies them to a cluster that it imports. On another cluster, and if they are in a list, the Secrets
+	// must exist already. An empty list means none.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxItems=1000

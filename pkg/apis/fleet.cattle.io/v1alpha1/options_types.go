@@ -34,8 +34,8 @@ type BundleDeploymentOptions struct {
 	// +nullable
 	Helm *HelmOptions `json:"helm,omitempty"`
 
-	// ServiceAccount is set by a person to the ServiceAccount on the cluster with which the agent deploys. Empty means the
-	// agent's own.
+	// ServiceAccount is set by a person to the ServiceAccount on the cluster with which the agent deploys. Empty means
+	// ServiceAccount fleet-default of the agent's namespace if it exists, and otherwise the agent's own.
 	// +optional
 	// +nullable
 	ServiceAccount string `json:"serviceAccount,omitempty"`
@@ -138,7 +138,8 @@ type HelmOptions struct {
 	// +nullable
 	Version string `json:"version,omitempty"`
 
-	// TimeoutSeconds is set by a person to the time limit of an operation of Helm, in seconds. 0 means that Helm does not wait.
+	// TimeoutSeconds is set by a person to the time limit of an operation of Helm, in seconds. 0 means 5 minutes; Helm then
+	// waits only for hooks, or with Atomic also for the objects.
 	// +optional
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
 
@@ -175,7 +176,7 @@ type HelmOptions struct {
 	// +nullable
 	ValuesFiles []string `json:"valuesFiles,omitempty"`
 
-	// WaitForJobs is set by a person to let Helm wait until Jobs are complete. It requires TimeoutSeconds.
+	// WaitForJobs is set by a person to let Helm wait until Jobs are complete. It requires TimeoutSeconds or Atomic.
 	// +optional
 	WaitForJobs bool `json:"waitForJobs,omitempty"`
 

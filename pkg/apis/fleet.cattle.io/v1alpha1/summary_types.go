@@ -80,7 +80,7 @@ type NonReadyResource struct {
 	// +nullable
 	Message string `json:"message,omitempty"`
 
-	// ModifiedStatus lists resources that differ from what was deployed, as the agent reports them.
+	// ModifiedStatus lists resources that differ from what was deployed, as the agent reports them; without patches in Clusters and ClusterGroups.
 	// +optional
 	// +nullable
 	ModifiedStatus []ModifiedStatus `json:"modifiedStatus,omitempty"`
