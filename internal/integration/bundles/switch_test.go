@@ -301,18 +301,32 @@ func (s shop) probe(t *testing.T, cluster, name, namespace string, own bool) {
 	s.eventuallyDeployment(t, cluster, name, func(d *fleet.BundleDeployment) bool { return d.Status.Display.State == string(fleet.Ready) })
 }
 
-// Parts of docs/switching.md: the heading of a step, and the command of step 1 that must print nothing but its header.
+// Parts of docs/switching.md: the heading of a step, the command of step 1 that must print nothing but its header, and that of step 5 which prints
+// what the hub cannot deploy.
 var (
 	stepHeading = regexp.MustCompile(`(?m)^## (Step \d: .+)$`)
 	preflight   = regexp.MustCompile(`kubectl --context hub get bundledeployments\.fleet\.cattle\.io --all-namespaces \\\n` +
 		`  --output 'custom-columns=(.+)' \| grep -v '(.+)'`)
+	undeployable = regexp.MustCompile(`kubectl --context hub get bundles\.fleet\.cattle\.io,clusters\.fleet\.cattle\.io --all-namespaces \\\n` +
+		`  --output 'custom-columns=(.+)' \| grep -vE '(.+)'`)
 )
 
 // runPreflight prints what that command prints of the BundleDeployments of a Cluster, without the header.
-func (s shop) runPreflight(t *testing.T, page, cluster string) (shown []string) {
+func (s shop) runPreflight(t *testing.T, page, cluster string) []string {
 	t.Helper()
-	command := preflight.FindStringSubmatch(page)
-	require.NotNil(t, command, "the command of step 1")
+	deployments := testenv.List(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).List, metav1.ListOptions{})
+	require.NotEmpty(t, deployments.Items)
+	var objects []any
+	for i := range deployments.Items {
+		objects = append(objects, &deployments.Items[i])
+	}
+	return printed(t, preflight.FindStringSubmatch(page), objects...)
+}
+
+// printed prints what a command with columns and grep -v prints of objects, without the header.
+func printed(t *testing.T, command []string, objects ...any) []string {
+	t.Helper()
+	require.NotNil(t, command, "the command in the page")
 	var header []string
 	var columns []*jsonpath.JSONPath
 	for column := range strings.SplitSeq(command[1], ",") {
@@ -322,8 +336,6 @@ func (s shop) runPreflight(t *testing.T, page, cluster string) (shown []string) 
 		require.NoError(t, parsed.Parse("{"+path+"}"))
 		header, columns = append(header, name), append(columns, parsed)
 	}
-	deployments := testenv.List(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).List, metav1.ListOptions{})
-	require.NotEmpty(t, deployments.Items)
 	out := &bytes.Buffer{}
 	table := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0) // as kubectl prints tables
 	write := func(cells []string) {
@@ -331,8 +343,8 @@ func (s shop) runPreflight(t *testing.T, page, cluster string) (shown []string) 
 		require.NoError(t, err)
 	}
 	write(header)
-	for i := range deployments.Items {
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&deployments.Items[i])
+	for _, object := range objects {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		require.NoError(t, err)
 		var cells []string
 		for _, column := range columns {
@@ -347,6 +359,33 @@ func (s shop) runPreflight(t *testing.T, page, cluster string) (shown []string) 
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	require.NotRegexp(t, hidden, lines[0], "the command prints its header")
 	return slices.DeleteFunc(lines[1:], hidden.MatchString)
+}
+
+// TestSwitchPrintsWhatCannotBeDeployed runs the command of step 5 on Bundles and Clusters with the reasons of their condition Ready.
+func TestSwitchPrintsWhatCannotBeDeployed(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "switching.md"))
+	require.NoError(t, err)
+	ready := func(reason string) fleetstatus.Conditions {
+		return fleetstatus.Conditions{{Type: fleet.ConditionReady, Reason: reason, Message: "NotReady(1) [why]"}}
+	}
+	for reason, isShown := range map[string]bool{
+		fleet.ReasonAllReady: false, fleet.ReasonNoClusters: false, fleet.ReasonNotReady: false,
+		fleet.ReasonValuesMissing: true, fleet.ReasonBundleInvalid: true, fleet.ReasonNameConflict: true, fleet.ReasonDeployFailed: true,
+		fleet.ReasonWorkspaceLimitReached: true,
+	} {
+		bundle := &fleet.Bundle{TypeMeta: metav1.TypeMeta{Kind: "Bundle"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "app"}}
+		bundle.Status.Conditions = ready(reason)
+		cluster := &fleet.Cluster{TypeMeta: metav1.TypeMeta{Kind: "Cluster"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "east"}}
+		cluster.Status.Conditions = ready(reason)
+		lines := printed(t, undeployable.FindStringSubmatch(string(page)), bundle, cluster)
+		if !isShown {
+			assert.Empty(t, lines, reason)
+			continue
+		}
+		require.Len(t, lines, 2, reason)
+		assert.Regexp(t, `^Bundle +ws +app +`+reason+` +NotReady`, lines[0])
+		assert.Regexp(t, `^Cluster +ws +east +`+reason+` +NotReady`, lines[1])
+	}
 }
 
 // recordedAgentBundle is the Bundle with which Fleet's hub deploys its agent.
