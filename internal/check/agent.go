@@ -187,7 +187,7 @@ func agentBootstrap(_ context.Context, k *knowledge) Finding {
 		return fail("%s", err)
 	}
 	k.identity = identity
-	if problem := registration.CheckServerURL(identity.Server); problem != "" {
+	if problem := config.CheckServerURL(identity.Server); problem != "" {
 		return fail("Secret %s: %s", registration.BootstrapSecret, problem)
 	}
 	return pass("for namespace %s", identity.Workspace())

@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
@@ -57,7 +58,7 @@ func wayAddress(_ context.Context, k *knowledge) Finding {
 	default:
 		return doesNotApply()
 	}
-	if problem := registration.CheckServerURL(access.Server); problem != "" {
+	if problem := config.CheckServerURL(access.Server); problem != "" {
 		return fail("the apiServerURL of %s is unusable: %s", access.Source, problem)
 	}
 	if !hubclient.ValidCA(access.CA) {

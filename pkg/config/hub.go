@@ -19,8 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
-
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // TLSMode selects the CAs that an agent trusts, and that the hub trusts when it calls a member.
@@ -243,7 +241,7 @@ func (h Hub) validate() error {
 			h.AgentMissedCheckins, leastMissedCheckins)
 	}
 	if server := strings.TrimSpace(h.APIServerURL); server != "" {
-		if problem := registration.CheckServerURL(server); problem != "" {
+		if problem := CheckServerURL(server); problem != "" {
 			return fmt.Errorf("apiServerURL is unusable: %s", problem) // without the value, which may contain a password
 		}
 	}

@@ -101,7 +101,7 @@ func TestWithoutPatches(t *testing.T) {
 		"it has modified nothing":  "it has modified nothing",
 		`c modified {"a":{"b":1}}`: "c modified",
 		`c modified {"a":"}"}; d missing; e modified {"b":2}; f extra`: "c modified; d missing; e modified; f extra",
-		`c modified {"a":"secr…`: "c modified",
+		`c modified {"a":"secr…`:                                       "c modified",
 	} {
 		assert.Equal(t, want, fleetstatus.WithoutPatches(message))
 	}

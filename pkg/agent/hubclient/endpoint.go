@@ -161,7 +161,7 @@ func ParseConfigMap(configMap *corev1.ConfigMap) *ConfigMapEndpoint {
 	}}
 	sum := sha256.Sum256([]byte(strings.Join([]string{e.Server, string(e.CA), string(e.Mode)}, "\x00")))
 	e.Digest = hex.EncodeToString(sum[:])
-	if problem := registration.CheckServerURL(e.Server); problem != "" {
+	if problem := config.CheckServerURL(e.Server); problem != "" {
 		e.Err = fmt.Errorf("its key %s is unusable: %s", registration.BootstrapAPIServerURL, problem)
 	} else if !ValidCA(e.CA) {
 		e.Err = fmt.Errorf("its key %s is unusable: it is not a PEM certificate", registration.BootstrapAPIServerCA)
@@ -216,7 +216,7 @@ func ParseKubeconfig(data []byte) (Access, error) {
 }
 
 func (a Access) validate() error {
-	if problem := registration.CheckServerURL(a.Server); problem != "" {
+	if problem := config.CheckServerURL(a.Server); problem != "" {
 		return errors.New("its server is unusable: " + problem)
 	}
 	if a.Token == "" {

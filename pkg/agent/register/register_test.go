@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -434,7 +435,7 @@ func FuzzParseIdentity(f *testing.F) {
 		assert.NotEmpty(t, identity.Workspace())
 		assert.NotEmpty(t, identity.registrationNamespace)
 		assert.Equal(t, strings.TrimSpace(token+marker), identity.Token)
-		assert.Empty(t, registration.CheckServerURL(identity.Server), "the agent can connect to it")
+		assert.Empty(t, config.CheckServerURL(identity.Server), "the agent can connect to it")
 		assert.True(t, hubclient.ValidCA(identity.CA))
 		again, err := ParseIdentity(secret)
 		require.NoError(t, err)

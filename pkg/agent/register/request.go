@@ -75,7 +75,7 @@ func ParseIdentity(secret *corev1.Secret) (*BootstrapIdentity, error) {
 	}
 
 	var errs []error
-	if problem := registration.CheckServerURL(i.Server); problem != "" {
+	if problem := config.CheckServerURL(i.Server); problem != "" {
 		errs = append(errs, unusable(registration.BootstrapAPIServerURL, problem))
 	}
 	if !hubclient.ValidCA(i.CA) {

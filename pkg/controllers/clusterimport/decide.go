@@ -116,9 +116,9 @@ func decideHubInfo(hub config.Hub, secret map[string][]byte) (hubInfo, *failure)
 		return hubInfo{}, failuref(fleet.ReasonAPIServerURLMissing,
 			"the address at which agents reach the hub is not configured; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
 			registration.HubConfigMap)
-	case info.urlFromSecret && registration.CheckServerURL(strings.TrimSpace(info.apiServerURL)) != "": // an invalid configuration is not applied
+	case info.urlFromSecret && config.CheckServerURL(strings.TrimSpace(info.apiServerURL)) != "": // an invalid configuration is not applied
 		return hubInfo{}, failuref(fleet.ReasonAPIServerURLInvalid, "apiServerURL in the kubeconfig Secret is unusable: %s; correct it, or remove the key to use the hub's configuration",
-			registration.CheckServerURL(strings.TrimSpace(info.apiServerURL)))
+			config.CheckServerURL(strings.TrimSpace(info.apiServerURL)))
 	case len(info.apiServerCA) > 0 && !registration.IsCABundle(info.apiServerCA):
 		return hubInfo{}, failuref(fleet.ReasonAPIServerCAInvalid, "apiServerCA is not a PEM certificate; correct it in %s", caSource)
 	}

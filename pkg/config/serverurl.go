@@ -1,4 +1,4 @@
-package registration
+package config
 
 import "net/url"
 
