@@ -386,6 +386,21 @@ var fromElsewhere = map[string]func(*testing.T, *hall) Inputs{
 	},
 }
 
+// importsFail contains set-ups in which import-reaches fails although the hub has not written that it cannot reach the member, with a part of
+// the detail.
+var importsFail = map[string]func(*testing.T, *hall) string{
+	"the agent is silent, too": func(t *testing.T, h *hall) string {
+		h.status(t, "east", func(s *fleet.ClusterStatus) { s.Agent.LastSeen = metav1.NewTime(time.Now().Add(-2 * time.Hour)) })
+		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = testenv.ClosedPort(t) })
+		return "connection refused; the hub has reached it before, but the last heartbeat was 120m ago, the interval is 15m"
+	},
+	"neither the hub nor this machine trusts the certificate": func(t *testing.T, h *hall) string {
+		h.condition(t, "east", fleet.ConditionImported, corev1.ConditionFalse, fleet.ReasonCertificateUntrusted, "signed by unknown authority")
+		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = h.Hub.CA() })
+		return "certificate signed by unknown authority"
+	},
+}
+
 // address returns apiServerURL of the hub's configuration.
 func (h *hall) address(t *testing.T) string {
 	t.Helper()
@@ -465,6 +480,15 @@ func TestChecksFailAlone(t *testing.T) {
 			d := Run(t.Context(), prepare(t, h))
 			assert.Equal(t, Fail, d.Result, screen(d))
 			assert.Contains(t, d.Summary, "("+id+")")
+		})
+	}
+
+	for name, prepare := range importsFail {
+		t.Run("import-reaches, "+name, func(t *testing.T) {
+			want := prepare(t, h)
+			d := Run(t.Context(), h.inputs("east"))
+			assert.Contains(t, d.Summary, "Failed: "+categoryImport+" (import-reaches): ", screen(d))
+			assert.Contains(t, d.Summary, want)
 		})
 	}
 

@@ -187,10 +187,15 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 	var status apierrors.APIStatus
 	switch answered := errors.As(err, &status); {
 	case err != nil && !answered && imported.Status == corev1.ConditionTrue:
+		// The hub connects to the member only for an import, so the condition stays True while the member is down.
+		if beat := clusterHeartbeat(ctx, k); beat.Verdict == Fail && k.registered() {
+			return fail("the member at %s: %s; the hub has reached it before, but %s", k.importConfig.Host, err, beat.Detail)
+		}
 		text := fmt.Sprintf("the member at %s: %s; the hub has imported it, so only this machine cannot reach it", k.importConfig.Host, err)
 		k.importConfig = nil
 		return warn("%s", text)
-	case err != nil && !answered && imported.Status == corev1.ConditionFalse && imported.Reason != fleet.ReasonUnreachable:
+	case err != nil && !answered && imported.Status == corev1.ConditionFalse && imported.Reason != fleet.ReasonUnreachable &&
+		!(imported.Reason == fleet.ReasonCertificateUntrusted && isTLS(err)):
 		text := fmt.Sprintf("this machine cannot reach the member at %s: %s; the hub gives another reason than that: %s", k.importConfig.Host, err, imported.Reason)
 		k.importConfig = nil
 		return warn("%s", text)
