@@ -143,7 +143,8 @@ func wayIn(c *fleet.Cluster) string {
 }
 
 // clusterState returns the first state that applies. Reason and message are from the condition that determines the state; for a registered
-// cluster, from the first of Processed, Imported, ReleasesManaged and Ready that is not True.
+// cluster, from the first of Processed, Imported, ReleasesManaged and Ready that is not True; for a cluster that is offline, the reason is that of
+// condition Imported if it is False.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	condition := func(kind string) genericcondition.GenericCondition {
 		return fleetstatus.Condition(c.Status.Conditions, kind)
@@ -162,6 +163,9 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 		return StateQuarantined, registered.Reason, registered.Message
 	case c.Spec.Quarantined:
 		return StateQuarantined, "", "the hub has not applied the quarantine yet"
+	case registered.Status == corev1.ConditionTrue && connected.Status == corev1.ConditionFalse && imported.Status == corev1.ConditionFalse:
+		// Why the hub cannot reach the member is usually why its agent is silent, and the state already says that it is.
+		return StateOffline, imported.Reason, connected.Message + "; " + imported.Message
 	case registered.Status == corev1.ConditionTrue && connected.Status == corev1.ConditionFalse:
 		return StateOffline, connected.Reason, connected.Message
 	case registered.Status == corev1.ConditionTrue:

@@ -83,6 +83,20 @@ func TestClusterState(t *testing.T) {
 	}
 }
 
+// The hub may know why an agent is silent: it cannot reach the member either.
+func TestOfCluster_offlineImport(t *testing.T) {
+	c := &fleet.Cluster{Status: fleet.ClusterStatus{Conditions: []genericcondition.GenericCondition{
+		condition("Registered", corev1.ConditionTrue, "Registered"), condition("Connected", corev1.ConditionFalse, "Disconnected"),
+		condition("Imported", corev1.ConditionFalse, "CertificateUntrusted"),
+	}}}
+	v := OfCluster(c)
+	assert.Equal(t, StateOffline, v.State)
+	assert.Equal(t, "CertificateUntrusted", v.Reason)
+	assert.Equal(t, "because of Disconnected; because of CertificateUntrusted", v.Message)
+	c.Status.Conditions[2].Status = corev1.ConditionTrue
+	assert.Equal(t, "Disconnected", OfCluster(c).Reason)
+}
+
 func TestNotReady(t *testing.T) {
 	for status, want := range map[corev1.ConditionStatus]bool{corev1.ConditionTrue: false, corev1.ConditionUnknown: false, corev1.ConditionFalse: true} {
 		c := &fleet.Cluster{Status: fleet.ClusterStatus{Conditions: []genericcondition.GenericCondition{condition("Ready", status, "R")}}}
