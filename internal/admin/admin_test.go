@@ -317,6 +317,19 @@ func TestValues(t *testing.T) {
 }
 
 // The response to a create can be lost, whether the Cluster was created or not. The program can be interrupted at the same moment.
+// Deleting a Cluster removes what runs on the member, so the message does not propose it to those who want the agent installed again.
+func TestImport_existingCluster(t *testing.T) {
+	for secret, want := range map[string]string{
+		"east-kubeconfig": "Cluster ns/east already exists: to have the hub install its agent again, run `muster --context=hub -n ns rotate east`; " +
+			"to import another cluster, choose another name",
+		"": "Cluster ns/east already exists, for an agent that registers with a token: choose another name",
+	} {
+		east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}, Spec: fleet.ClusterSpec{KubeConfigSecret: secret}}
+		hub := &Hub{Fleet: fake.NewSimpleClientset(east).FleetV1alpha1(), Flags: " --context=hub"}
+		assert.EqualError(t, hub.Import(t.Context(), Import{Namespace: "ns", Name: "east"}), want)
+	}
+}
+
 func TestUndoImport(t *testing.T) {
 	lost, away := apierrors.NewTimeoutError("the response was lost", 0), errors.New("connection refused")
 	created := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "east-kubeconfig"}}

@@ -47,10 +47,13 @@ func (i Import) SecretName() string { return i.Name + "-kubeconfig" }
 // Import creates a Cluster and the Secret with its kubeconfig, from which the hub imports the cluster. It does not change an existing
 // Cluster or Secret, because that could disconnect another cluster.
 func (h *Hub) Import(ctx context.Context, i Import) error {
-	_, err := h.Fleet.Clusters(i.Namespace).Get(ctx, i.Name, metav1.GetOptions{})
+	existing, err := h.Fleet.Clusters(i.Namespace).Get(ctx, i.Name, metav1.GetOptions{})
 	switch {
+	case err == nil && existing.Spec.KubeConfigSecret != "":
+		return fmt.Errorf("Cluster %[1]s/%[2]s already exists: to have the hub install its agent again, run `muster%[3]s -n %[1]s rotate %[2]s`; "+
+			"to import another cluster, choose another name", i.Namespace, i.Name, h.Flags)
 	case err == nil:
-		return fmt.Errorf("Cluster %s/%s already exists: choose another name, or delete it first", i.Namespace, i.Name)
+		return fmt.Errorf("Cluster %s/%s already exists, for an agent that registers with a token: choose another name", i.Namespace, i.Name)
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace))
 	}

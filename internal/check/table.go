@@ -42,6 +42,9 @@ const registerWithToken = "otherwise run " +
 	"`muster token create CLUSTER-again --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
 	"with --agent-namespace if the agent is not in cattle-fleet-system"
 
+// installAgent is the remedy for a member without an agent, of which the hub has no kubeconfig.
+const installAgent = "install the chart fleet-agent with the values of a token, or import the cluster"
+
 // newToken is the remedy for a registration token that cannot be used any more.
 const newToken = "create a new token with `muster token create NAME`, and register with its values; if the hub has the Cluster, add `--cluster CLUSTER`: " +
 	"the request of another token would be refused with ClientIDInUse"
@@ -164,12 +167,13 @@ var table = []Check{
 	{
 		ID: "agent-namespace", Category: categoryAgent, on: onMember, run: agentNamespace, Needs: []string{"member-api"}, ExplainedBy: []string{"import-rights"},
 		Says: "the namespace of the agent exists",
-		Hint: "install the chart fleet-agent with the values of a token, or import the cluster",
+		Hint: "if the hub has a kubeconfig of the member, `muster rotate CLUSTER` has it install the agent again; otherwise " + installAgent,
 	},
 	{
 		ID: "agent-deployment", Category: categoryAgent, on: onMember, run: agentDeployment, Needs: []string{"agent-namespace"},
 		Says: "the Deployment of the agent exists and can create pods",
-		Hint: "install the agent, set its replicas, or remove the quota or policy that refuses its pods",
+		Hint: "set its replicas, or remove the quota or policy that refuses its pods; if it does not exist and the hub has a kubeconfig of the member, " +
+			"`muster rotate CLUSTER` has the hub install the agent again; otherwise " + installAgent,
 	},
 	{
 		ID: "agent-pod", Category: categoryAgent, on: onMember, run: agentPod, Needs: []string{"agent-deployment"},

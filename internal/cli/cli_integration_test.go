@@ -134,7 +134,8 @@ func TestImport(t *testing.T) {
 	require.ErrorContains(t, err, `User "nobody" cannot list resource "clusters"`)
 
 	_, _, err = p.run("import", "east", "--member-kubeconfig", memberConfig(t, member))
-	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: choose another name, or delete it first")
+	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: to have the hub install its agent again, run `muster -n "+p.namespace+
+		" rotate east`; to import another cluster, choose another name")
 }
 
 // The kubeconfig of a cloud names a program that obtains a credential. The command runs it, and gives the hub the token of a ServiceAccount.
