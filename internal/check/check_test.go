@@ -283,7 +283,7 @@ func TestDocumentation(t *testing.T) {
 	assert.Equal(t, "https://github.com/muster-fleet/muster/blob/main/docs/checks.md#a", Inputs{Version: "v1.2.3-4-g1a2b3c4"}.documentation("a"))
 	hint := Inputs{Version: "v1.2.3", Cluster: "west", Namespace: "ws", HubFlags: " --context=b"}.hint(Check{Hint: "see docs/reasons.md#cluster; " + registerAgain})
 	assert.Contains(t, hint, "see https://github.com/muster-fleet/muster/blob/v1.2.3/docs/reasons.md#cluster; ")
-	assert.Contains(t, hint, "`muster --context=b -n ws token create west-again --cluster west --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`")
+	assert.Contains(t, hint, "`muster --context=b -n ws token create --cluster west --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`")
 }
 
 func TestHubAPI_slow(t *testing.T) {

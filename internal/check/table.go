@@ -39,7 +39,7 @@ const registerAgain = "if the hub has a kubeconfig of the member, it registers t
 const registerNow = "if the hub has a kubeconfig of the member, run `muster rotate CLUSTER`; " + registerWithToken
 
 const registerWithToken = "otherwise run " +
-	"`muster token create CLUSTER-again --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
+	"`muster token create --cluster CLUSTER --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, " +
 	"with --agent-namespace if the agent is not in cattle-fleet-system"
 
 // installAgent is the remedy for a member without an agent, of which the hub has no kubeconfig.

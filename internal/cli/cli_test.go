@@ -96,6 +96,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"import a --member-kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
 		"import a --member-kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is not a valid label`,
 
+		"token create --cluster c": "cannot connect to the hub",
 		"token create":             "token create needs exactly one argument, the NAME of the token",
 		"token create t --ttl -1h": "--ttl is -1h0m0s: it must not be negative",
 		"token create t --ttl 1d":  "ttl",
@@ -143,6 +144,18 @@ func TestInvalidCommandLines(t *testing.T) {
 			require.Empty(t, out, "an error is one line, not the help")
 		})
 	}
+}
+
+// In a pipe, the command before has printed its error, and no values.
+func TestJoin_withoutValues(t *testing.T) {
+	app := App(Streams{In: strings.NewReader("\n"), Out: io.Discard, Err: io.Discard, Env: func(string) string { return "" }, Now: time.Now})
+	err := app.RunContext(t.Context(), FlagsFirst(app, []string{"muster", "join", "-"}))
+	require.EqualError(t, err, "the standard input is empty: the command before the pipe has printed no values, and its error is above")
+
+	empty := filepath.Join(t.TempDir(), "values.yaml")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	_, _, err = muster(t, "join", empty)
+	require.EqualError(t, err, empty+" is empty: store the output of `muster token create NAME -o values` in it")
 }
 
 func TestHelp(t *testing.T) {

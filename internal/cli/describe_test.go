@@ -29,7 +29,7 @@ func TestNextSteps_states(t *testing.T) {
 	waits := []*describe.Related{{Kind: "ClusterRegistration", Name: "r", State: view.StateWaiting, Reason: fleet.ReasonWaitingForApproval}}
 	checkIt, ofShop := "muster --context=hub -n ws check east", "kubectl --context=hub -n cluster-ws-east describe bundledeployments.fleet.cattle.io shop"
 	ofValues := "kubectl --context=hub -n ws describe bundles.fleet.cattle.io values"
-	const again = "muster --context=hub -n ws token create east-again --cluster east --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER"
+	const again = "muster --context=hub -n ws token create --cluster east --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER"
 	tests := map[string]struct {
 		cluster *view.Cluster
 		objects []*describe.Related

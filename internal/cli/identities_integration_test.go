@@ -101,7 +101,7 @@ func TestQuarantineAndRevoke(t *testing.T) {
 	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is released.\n", p.mustRun("release", cluster, "--timeout", "5m"))
 	testenv.RequireMay(t, p.hub, bearer, reads)
 
-	admitAgain := "The hub has no kubeconfig. To admit the agent again: muster -n " + p.namespace + " token create " + cluster + "-again --cluster " + cluster +
+	admitAgain := "The hub has no kubeconfig. To admit the agent again: muster -n " + p.namespace + " token create --cluster " + cluster +
 		" --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER\n"
 	unconfirmed, _, err := p.run("revoke", cluster)
 	require.EqualError(t, err, "nothing was revoked: repeat the command with --yes")
@@ -130,6 +130,11 @@ func TestQuarantineAndRevoke(t *testing.T) {
 		shown := p.mustRun("token", "list")
 		return regexp.MustCompile(`again +24h0m0s +in \S+ +1/1 +again +UsedUp +TokenUsedUp`).MatchString(shown), shown
 	})
+
+	// The command in the messages can be repeated before its first token has expired.
+	for range 2 {
+		require.Regexp(t, "^Token "+p.namespace+"/"+cluster+`-again-\w{5} is ready;`, p.mustRun("token", "create", "--cluster", cluster, "--timeout", "5m"))
+	}
 }
 
 func TestQuarantineOfAMissingCluster(t *testing.T) {

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -64,6 +66,12 @@ func joinMember(c *cli.Context, s Streams) error {
 	}
 	if err != nil {
 		return fmt.Errorf("reading the values: %w", err)
+	}
+	if len(bytes.TrimSpace(values)) == 0 {
+		if file == "-" {
+			return errors.New("the standard input is empty: the command before the pipe has printed no values, and its error is above")
+		}
+		return fmt.Errorf("%s is empty: store the output of `muster token create NAME -o values` in it", file)
 	}
 	to, err := given(c.Lineage())
 	if err != nil {

@@ -109,7 +109,7 @@ func (to kubeConnection) command(namespace string, words ...string) string {
 
 // registerAgain returns the command line that gives the agent of a cluster another credential, from a token made for this cluster alone.
 func (to kubeConnection) registerAgain(namespace, cluster string) string {
-	return to.command(namespace, "token", "create", cluster+"-again", "--cluster", cluster, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
+	return to.command(namespace, "token", "create", "--cluster", cluster, "--usage-limit", "1", "--ttl", "1h", "-o", "values") +
 		" | muster join - --kubeconfig MEMBER"
 }
 

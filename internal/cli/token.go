@@ -11,9 +11,11 @@ import (
 	"strings"
 	"time"
 
+	names "github.com/rancher/wrangler/v3/pkg/name"
 	"github.com/urfave/cli/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
@@ -46,15 +48,15 @@ func tokenCreate(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "create",
 		Usage:     "create a registration token, and print what to run on the cluster",
-		ArgsUsage: "NAME",
+		ArgsUsage: "[NAME]",
 		Description: `With the token, clusters can be registered in its namespace until it expires. The secret is printed only with -o values:
 
     muster -n fleet-default token create west --ttl 1h -o values > values.yaml
 
 Each limit reduces the damage if the token is stolen. A token with --cluster lets the agent of that cluster register again, for
-example after its credential was lost, even if another agent still has that identity:
+example after its credential was lost, even if another agent still has that identity. Without NAME, such a token gets a name of its own:
 
-    muster -n fleet-default token create west-again --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml
+    muster -n fleet-default token create --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml
 
 With -o clusternet it prints the Secret that an agent of Clusternet reads when it starts, if the hub serves such agents:
 
@@ -78,7 +80,7 @@ With -o clusternet it prints the Secret that an agent of Clusternet reads when i
 }
 
 func createToken(c *cli.Context, s Streams) error {
-	name, err := oneArgument(c, "the NAME of the token")
+	name, err := tokenName(c)
 	if err != nil {
 		return err
 	}
@@ -131,6 +133,15 @@ func createToken(c *cli.Context, s Streams) error {
 	}
 	printInstructions(s.Out, hub.kubeConnection, summary, c.String(flagChart), version.Version, s.Now())
 	return nil
+}
+
+// tokenName returns the argument. A token for a single cluster can do without: each gets another name, because the commands that repair a
+// registration create one, and that of an earlier repair remains until it expires.
+func tokenName(c *cli.Context) (string, error) {
+	if cluster := c.String(flagCluster); cluster != "" && c.Args().Len() == 0 {
+		return names.SafeConcatName(cluster, "again", rand.String(5)), nil
+	}
+	return oneArgument(c, "the NAME of the token")
 }
 
 // tokenSpec returns the spec that the flags describe, without --cluster.

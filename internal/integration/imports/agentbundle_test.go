@@ -205,7 +205,7 @@ func TestRevokedCredential(t *testing.T) {
 
 	s.revoke(t, edge)
 	refused := s.Hub.ClusterCondition(t, s.Namespace, edge, fleet.ConditionRegistered, "False CredentialRevoked")
-	assert.Contains(t, testenv.Condition(refused.Status.Conditions, fleet.ConditionRegistered), "-again --cluster ")
+	assert.Contains(t, testenv.Condition(refused.Status.Conditions, fleet.ConditionRegistered), "token create --cluster ")
 }
 
 // revoke deletes the ServiceAccounts of a Cluster's agent.

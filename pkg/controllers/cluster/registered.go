@@ -169,7 +169,7 @@ func mustRegisterAgain(cluster *fleet.Cluster, requests credentialstatus.Status,
 		return result.Stalled(reason, message+"; the hub installs the agent again so that it registers, see condition Imported")
 	}
 	return result.Stalled(reason, message+fmt.Sprintf("; create a token for this Cluster alone, and register the member again: "+
-		"`muster -n %[1]s token create %[2]s-again --cluster %[2]s --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, or put the values into "+
+		"`muster -n %[1]s token create --cluster %[2]s --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`, or put the values into "+
 		"Secret %[3]s (key %[4]s) in the agent's namespace on the member; for an agent of Fleet, upgrade its chart with these values instead",
 		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.ValuesKey))
 }

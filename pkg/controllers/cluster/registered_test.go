@@ -189,7 +189,7 @@ func TestRegistered_expiredCredential(t *testing.T) {
 		says       []string
 	}{
 		{"agent that registered itself", noon.Add(-time.Hour), "", fleet.ReasonCredentialExpired, 0, []string{
-			"expired at 2026-01-02T11:00:00Z", "`muster -n ns token create c-again --cluster c --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`",
+			"expired at 2026-01-02T11:00:00Z", "`muster -n ns token create --cluster c --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`",
 		}},
 		{"imported agent", noon.Add(-time.Hour), "k", fleet.ReasonCredentialExpired, 0, []string{"the hub installs the agent again"}},
 		{"not yet expired", noon.Add(time.Hour), "", fleet.ReasonRegistered, time.Hour + time.Minute, nil},
@@ -259,9 +259,9 @@ func TestRegistered_invalidCredential(t *testing.T) {
 		not        string
 	}{
 		{name: "revoked, with kubeconfig", kubeconfig: "k", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "the hub installs the agent again"}},
-		{name: "revoked, without kubeconfig", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "`muster -n ns token create c-again --cluster c --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`", "Secret fleet-agent-bootstrap"}},
+		{name: "revoked, without kubeconfig", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "`muster -n ns token create --cluster c --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`", "Secret fleet-agent-bootstrap"}},
 		{name: "lost, with kubeconfig", kubeconfig: "k", conditions: silent, says: []string{"its granted ClusterRegistration does not exist any more", "the hub installs"}},
-		{name: "lost, without kubeconfig", conditions: silent, says: []string{"its granted ClusterRegistration does not exist any more", "`muster -n ns token create c-again --cluster c --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`"}},
+		{name: "lost, without kubeconfig", conditions: silent, says: []string{"its granted ClusterRegistration does not exist any more", "`muster -n ns token create --cluster c --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`"}},
 		{
 			name: "lost, and a new request waits for a person", conditions: silent, not: "token create",
 			requests: []*fleet.ClusterRegistration{request("new", 0, corev1.ConditionUnknown, fleet.ReasonWaitingForApproval)},
