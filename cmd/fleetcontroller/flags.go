@@ -11,10 +11,8 @@ import (
 
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-// leaseName is the Lease of Fleet's own registration component, which the hub replaces.
-const leaseName = "fleet-agentmanagement-lock"
 
 // raw holds the flags and environment variables before they are checked. Those that need no more than a check are in the configuration already.
 type raw struct {
@@ -110,7 +108,7 @@ func (r *raw) complete() (config, error) {
 	}
 	c := r.config
 	c.hub.RESTConfig = client
-	c.election = leader.Config{Client: client, Namespace: c.hub.SystemNamespace, Name: leaseName, Identity: identity, Times: times}
+	c.election = leader.Config{Client: client, Namespace: c.hub.SystemNamespace, Name: registration.HubLease, Identity: identity, Times: times}
 	a := &c.hub.Agent
 	a.LeaseDuration, a.RenewDeadline, a.RetryPeriod = agents.LeaseDuration, agents.RenewDeadline, agents.RetryPeriod
 	a.LogJSON = r.logFormat == launch.LogJSON

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -41,7 +42,7 @@ func newNamespace(t *testing.T, plane *controlplane.ControlPlane) string {
 
 func startReplica(t *testing.T, identity, namespace string, plane *controlplane.ControlPlane) *replica {
 	t.Helper()
-	c := config{election: leader.Config{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: identity}}
+	c := config{election: leader.Config{Client: plane.RESTConfig(), Namespace: namespace, Name: registration.HubLease, Identity: identity}}
 	ctx, stop := context.WithCancel(t.Context())
 	r := &replica{health: launch.NewHealth(), filled: make(chan struct{}), stop: stop, ended: make(chan error, 1)}
 	work := func(o hub.Options) func(context.Context) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,7 @@ import (
 	kubernetesfake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -403,4 +405,18 @@ func TestUndoImport_uid(t *testing.T) {
 	deletion, ok := kube.Actions()[0].(clienttesting.DeleteAction)
 	require.True(t, ok)
 	assert.Equal(t, types.UID("uid"), *deletion.GetDeleteOptions().Preconditions.UID)
+}
+
+func TestHubSilence(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for silence, want := range map[time.Duration]time.Duration{
+		-time.Minute: 0, time.Second: 0, 24 * time.Second: 0, 25 * time.Second: 25 * time.Second, time.Hour: time.Hour,
+	} {
+		kube := kubernetesfake.NewSimpleClientset(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: registration.DefaultSystemNamespace, Name: registration.HubLease},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now.Add(-silence)}, LeaseDurationSeconds: ptr.To[int32](15)},
+		})
+		assert.Equal(t, want, (&Hub{Kubernetes: kube}).HubSilence(t.Context(), now), silence)
+	}
+	assert.Zero(t, (&Hub{Kubernetes: kubernetesfake.NewSimpleClientset()}).HubSilence(t.Context(), now), "there is no Lease")
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/pager"
 	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -333,6 +334,24 @@ func (h *Hub) AddHeartbeats(ctx context.Context, clusters ...*view.Cluster) erro
 		c.AddHeartbeats(leases[registration.ClusterNamespace(c.Namespace, c.Name)])
 	}
 	return nil
+}
+
+// leaseGrace is the time after the end of its Lease from which a hub is considered stopped. It is long enough for the clocks of this machine and
+// of the hub to differ by a few seconds.
+const leaseGrace = 10 * time.Second
+
+// HubSilence returns the time since a hub renewed its Lease in the default system namespace, if the Lease has expired. It returns 0 if a hub runs,
+// or if this is not known: the user may not read the Lease, or the hub has another namespace.
+func (h *Hub) HubSilence(ctx context.Context, now time.Time) time.Duration {
+	lease, err := h.Kubernetes.CoordinationV1().Leases(registration.DefaultSystemNamespace).Get(ctx, registration.HubLease, metav1.GetOptions{})
+	if err != nil || lease.Spec.RenewTime == nil {
+		return 0
+	}
+	silence := now.Sub(lease.Spec.RenewTime.Time)
+	if silence < time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0))*time.Second+leaseGrace {
+		return 0
+	}
+	return silence
 }
 
 // Each calls do with all objects that list returns. It lists them in pages.

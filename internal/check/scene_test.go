@@ -81,7 +81,7 @@ func newHall(t *testing.T) *hall {
 	// Hubs of tests need no Lease. Agents of tests check in every second.
 	now := metav1.NewMicroTime(time.Now())
 	testenv.Create(t, h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace).Create, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: hubLease},
+		ObjectMeta: metav1.ObjectMeta{Name: registration.HubLease},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("fleet-controller-0"), RenewTime: &now, LeaseDurationSeconds: ptr.To[int32](3600)},
 	})
 	for _, name := range []string{"west", "east"} {

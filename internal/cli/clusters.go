@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -59,7 +60,8 @@ hub cannot create one, for example because its Helm values cannot be rendered, i
 a registered cluster is that of the first condition that is not as it should be; Ready is the last of them. UNAPPLIED, in the wide output,
 counts the Bundles whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the
 settings that the hub wants. LAST-SEEN is the time of the last heartbeat, which is in a Lease in the cluster namespace; without the right to
-list Leases, and in the lines that --watch adds, it is the time in the status, which can be older. A line with totals is printed to the standard error.`,
+list Leases, and in the lines that --watch adds, it is the time in the status, which can be older. A line with totals is printed to the standard
+error, and another one if no hub runs, because nobody updates the states then.`,
 		Flags: listFlags(
 			&cli.StringFlag{Name: flagSelector, Aliases: []string{"l"}, Usage: "`SELECTOR` of labels, such as env=prod,region!=eu"},
 			&cli.StringSliceFlag{Name: flagState, Usage: "only clusters in this `STATE`; may be repeated: " + strings.Join(view.ClusterStates, ", ")},
@@ -140,6 +142,9 @@ func clusters(c *cli.Context, s Streams) error {
 	}
 	if out.table != nil {
 		fmt.Fprintln(s.Err, totals(shown))
+	}
+	if silence := hub.HubSilence(c.Context, s.Now()); silence > 0 {
+		fmt.Fprintf(s.Err, "No hub has run for %s, so the states can be older than that: `muster%s check` finds out why.\n", duration.HumanDuration(silence), hub.Flags)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("there is no Cluster %s %s", strings.Join(missing, ", "), where)

@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/view"
@@ -103,6 +104,19 @@ func TestClusters(t *testing.T) {
 	require.EqualError(t, err, "there is no Cluster mars in namespace "+p.namespace+" (-A for all)")
 	require.Contains(t, out, "us-off")
 	require.Equal(t, "1 cluster: 1 Offline\n", said)
+
+	// A hub that does not run any more leaves all states as they are.
+	stopped := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.HubLease},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now.Add(-3 * time.Hour)}, LeaseDurationSeconds: ptr.To[int32](15)},
+	}
+	testenv.Create(t, p.hub.Kubernetes.CoreV1().Namespaces().Create, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: registration.DefaultSystemNamespace}})
+	leases := p.hub.Kubernetes.CoordinationV1().Leases(registration.DefaultSystemNamespace)
+	testenv.Create(t, leases.Create, stopped)
+	_, said, err = p.run("clusters", "us-off")
+	require.NoError(t, err)
+	require.Equal(t, "1 cluster: 1 Offline\nNo hub has run for 3h, so the states can be older than that: `muster check` finds out why.\n", said)
+	require.NoError(t, leases.Delete(t.Context(), stopped.Name, metav1.DeleteOptions{}))
 
 	p.actsAsViewer()
 	out, said, err = p.run("clusters")

@@ -13,6 +13,8 @@ import (
 
 // Names of objects on the hub and on a member that both the hub and agents know.
 const (
+	// HubLease is the Lease in the system namespace that a running hub holds. Fleet's agentmanagement, which the hub replaces, uses the same Lease.
+	HubLease = "fleet-agentmanagement-lock"
 	// HubConfigMap is the ConfigMap in the system namespace that configures the hub, under ConfigKey.
 	HubConfigMap = "fleet-controller"
 	// AgentConfigMap is the ConfigMap beside the agent that configures it, under ConfigKey.
