@@ -95,8 +95,9 @@ const (
 type Finding struct {
 	Verdict Verdict
 	Detail  string
-	// forbidden is set if the user lacks a right that the check needs.
-	forbidden bool
+	// forbidden is set if the user lacks a right that the check needs. optional is set as well if few users have that right: the check is then
+	// left out, even if the user asks about the whole hub.
+	forbidden, optional bool
 }
 
 func pass(format string, args ...any) Finding { return finding(Pass, format, args...) }
@@ -150,7 +151,8 @@ type Diagnosis struct {
 	// Result is the worst of the results.
 	Result Verdict `json:"result"`
 	Checks []Line  `json:"checks"`
-	// LeftOut lists the checks of the hub that were left out because the user, who asked about one Cluster, lacks a right.
+	// LeftOut lists the checks of the hub that were left out because the user lacks a right: those that only write, and, if the user asked about
+	// one Cluster, all others.
 	LeftOut []string `json:"leftOut,omitempty"`
 }
 
@@ -182,7 +184,7 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 			if found.Verdict == "" {
 				continue
 			}
-			if found.forbidden && c.Category == categoryHub && k.Cluster != "" {
+			if found.forbidden && c.Category == categoryHub && (k.Cluster != "" || found.optional) {
 				d.LeftOut = append(d.LeftOut, c.ID)
 				continue
 			}

@@ -21,6 +21,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -78,11 +79,18 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		h.configure(t, "registration", map[string]any{"requirePolicies": true})
 		return h.inputs("")
 	},
+	"hub-writes": func(t *testing.T, h *hall) Inputs {
+		h.refuseWrites(t, admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.OperationAll},
+			Rule:       admissionv1.Rule{APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"leases"}},
+		})
+		return h.inputs("")
+	},
 	"hub-runs": func(t *testing.T, h *hall) Inputs {
 		leases := h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace)
-		lease := testenv.RequireThere(t, leases.Get, hubLease)
+		lease := testenv.RequireThere(t, leases.Get, registration.HubLease)
 		held := lease.Spec.RenewTime
-		change(t, leases.Get, leases.Update, hubLease, func(l *leaseType) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(held.Add(-2 * time.Hour))) })
+		change(t, leases.Get, leases.Update, registration.HubLease, func(l *leaseType) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(held.Add(-2 * time.Hour))) })
 		return h.inputs("")
 	},
 	"hub-config": func(t *testing.T, h *hall) Inputs {
@@ -447,6 +455,33 @@ func (h *hall) withoutPolicy(t *testing.T) {
 	})
 }
 
+// refuseWrites installs a webhook without a server until the end of the test.
+func (h *hall) refuseWrites(t *testing.T, rule admissionv1.RuleWithOperations) {
+	t.Helper()
+	webhooks := h.Hub.Kubernetes.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	testenv.Create(t, webhooks.Create, &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "gone"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "gone.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To(testenv.ClosedPort(t))},
+			Rules: []admissionv1.RuleWithOperations{rule}, FailurePolicy: ptr.To(admissionv1.Fail), SideEffects: ptr.To(admissionv1.SideEffectClassNone),
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: testenv.SystemNamespace}},
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	refuses := func(want bool) {
+		testenv.Eventually(t, func() (bool, string) { // an API server reads webhooks after a moment
+			_, err := h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace).Patch(contextOf(t), registration.HubLease,
+				types.MergePatchType, []byte("{}"), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			return (err != nil) == want, fmt.Sprint(err)
+		})
+	}
+	t.Cleanup(func() {
+		require.NoError(t, webhooks.Delete(contextOf(t), "gone", metav1.DeleteOptions{}))
+		refuses(false)
+	})
+	refuses(true)
+}
+
 func (h *hall) withoutRights(t *testing.T, namespace, role string) {
 	t.Helper()
 	roles := h.Hub.Kubernetes.RbacV1().Roles(namespace)
@@ -578,7 +613,7 @@ func TestCheckWithoutRights(t *testing.T) {
 	d := Run(t.Context(), Inputs{Hub: powerless, Namespace: namespace, Cluster: "west", Now: time.Now})
 	require.Equal(t, ExitUnknown, d.ExitCode(), screen(d))
 	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Cluster on the hub (cluster-exists): "), d.Summary)
-	require.Equal(t, []string{"hub-runs", "hub-config", "hub-policies"}, d.LeftOut)
+	require.Equal(t, []string{"hub-writes", "hub-runs", "hub-config", "hub-policies"}, d.LeftOut)
 }
 
 // The pod connects to the hub, and the Job is always deleted.

@@ -22,6 +22,8 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -144,7 +146,7 @@ func TestRunWithoutRightsOnTheHub(t *testing.T) {
 	assert.Equal(t, []string{"hub-a"}, d.LeftOut)
 	var out bytes.Buffer
 	d.Print(&out, false)
-	assert.Contains(t, out.String(), "Left out, because you may not read what they need: hub-a.")
+	assert.Contains(t, out.String(), "Left out, because you lack the rights that they need: hub-a.")
 	d = run(t.Context(), table, newKnowledge(Inputs{}))
 	assert.Equal(t, Unknown, d.Result, "without a Cluster, the hub is what the user asked about")
 	table[0].Category = categoryCluster
@@ -284,6 +286,69 @@ func TestDocumentation(t *testing.T) {
 	hint := Inputs{Version: "v1.2.3", Cluster: "west", Namespace: "ws", HubFlags: " --context=b"}.hint(Check{Hint: "see docs/reasons.md#cluster; " + registerAgain})
 	assert.Contains(t, hint, "see https://github.com/muster-fleet/muster/blob/v1.2.3/docs/reasons.md#cluster; ")
 	assert.Contains(t, hint, "`muster --context=b -n ws token create --cluster west --usage-limit 1 --ttl 1h -o values | muster join - --kubeconfig MEMBER`")
+}
+
+// A webhook or a policy refuses what the user sends as it refuses what the hub sends, if it does not distinguish users. A user who lacks the right is
+// refused for another reason.
+func TestHubWrites(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	leases, clusters := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, schema.GroupResource{Resource: "clusters"}
+	webhook := apierrors.NewInternalError(errors.New(`failed calling webhook "gone.example.com"`))
+	denied := apierrors.NewForbidden(leases, registration.HubLease, errors.New("ValidatingAdmissionPolicy 'strict' denied request"))
+	for name, row := range map[string]struct {
+		lease, status, review error
+		mayNot                bool
+		renewed               time.Duration
+		want                  Verdict
+		says                  string
+	}{
+		"accepted":                        {want: Pass},
+		"a webhook without a server":      {lease: webhook, want: Fail, says: `the API server refuses what the hub writes: Lease cattle-fleet-system/fleet-agentmanagement-lock: Internal error`},
+		"one for statuses":                {status: webhook, want: Fail, says: `status of Cluster ws/west: Internal error occurred: failed calling webhook "gone.example.com"`},
+		"one that also refuses reviews":   {lease: denied, review: webhook, want: Fail, says: `failed calling webhook "gone.example.com"`},
+		"a policy that stops the hub":     {lease: denied, renewed: time.Minute, want: Fail, says: "ValidatingAdmissionPolicy 'strict' denied request"},
+		"a policy for users":              {lease: denied, want: Warn, says: "but the hub renews its Lease: Lease "},
+		"one for statuses, for users":     {status: apierrors.NewForbidden(clusters, "west", errors.New("denied")), want: Warn, says: "status of Cluster ws/west"},
+		"a webhook that does not answer":  {lease: apierrors.NewTimeoutError("no answer", 1), want: Unknown, says: "possibly because a webhook has none"},
+		"no Lease":                        {lease: apierrors.NewNotFound(leases, "x"), want: Pass},
+		"no right":                        {lease: denied, status: denied, mayNot: true, want: Unknown, says: "you may not patch it"},
+		"the right for statuses only":     {lease: denied, mayNot: true, want: Pass},
+		"no right, and a refused webhook": {lease: denied, status: webhook, mayNot: true, want: Fail, says: "status of Cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kube := fake.NewClientset(&coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: registration.DefaultSystemNamespace, Name: registration.HubLease},
+				Spec: coordinationv1.LeaseSpec{
+					HolderIdentity: new("hub"), RenewTime: &metav1.MicroTime{Time: now.Add(-row.renewed)}, LeaseDurationSeconds: new(int32(15)),
+				},
+			})
+			clusters := fleetfake.NewSimpleClientset(&fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "west"}})
+			answer := func(err error) clienttesting.ReactionFunc {
+				return func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err }
+			}
+			kube.PrependReactor("patch", "leases", answer(row.lease))
+			clusters.PrependReactor("patch", "clusters", answer(row.status))
+			kube.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: !row.mayNot}}, row.review
+			})
+			k := newKnowledge(Inputs{Namespace: "ws", Cluster: "west"})
+			k.hub = &apiServer{core: kube, fleet: clusters.FleetV1alpha1(), clock: &dateReader{now: func() time.Time { return now }}}
+			found := hubWrites(t.Context(), k)
+			assert.Equal(t, row.want, found.Verdict, found.Detail)
+			assert.Contains(t, found.Detail, row.says)
+			assert.Equal(t, name == "no right", found.optional)
+		})
+	}
+}
+
+// A check that needs a right which few users have is left out, also if the user asks about the hub.
+func TestRunWithoutAnOptionalRight(t *testing.T) {
+	d := run(t.Context(), []Check{
+		{ID: "hub-a", Category: categoryHub, run: always(Finding{Verdict: Unknown, forbidden: true, optional: true})},
+		{ID: "hub-b", Category: categoryHub, ExplainedBy: []string{"hub-a"}, run: always(pass(""))},
+	}, newKnowledge(Inputs{}))
+	assert.Equal(t, "All 1 checks passed.", d.Summary)
+	assert.Equal(t, []string{"hub-a"}, d.LeftOut)
 }
 
 func TestHubAPI_slow(t *testing.T) {

@@ -12,7 +12,8 @@ const introduction = `# Checks
 ` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: the checks are in the order in which a registration depends on
 them, so the first check that fails is the cause, and the first line of the output names it, with the remedy below. The checks
 that passed or were skipped are only printed with ` + "`--output wide`" + `. The checks send requests only to the hub and
-the member, change nothing, and print no value of a Secret. Only --probe writes: it creates a Job on the member, and always deletes it.
+the member, change nothing, and print no value of a Secret. ` + "[hub-writes](#hub-writes)" + ` sends dry runs, which the API server does not store. Only
+--probe writes: it creates a Job on the member, and always deletes it.
 
 | command | what is checked |
 |---|---|
@@ -50,7 +51,7 @@ The exit code is the same with ` + "`--output json`" + `, which prints ` + "`sum
 and, where they apply, ` + "`detail`, `hint`, `documentation` and `skippedBecause`" + `. The names of checks are stable.
 
 With CLUSTER, a user without the right to read the objects of the hub itself gets the other checks; ` + "`leftOut`" + ` and the last line name those that
-were left out.
+were left out. ` + "[hub-writes](#hub-writes)" + ` is left out for every user who may not patch the Lease of the hub or the status of Clusters.
 
 A hub that is embedded in another program without leader election holds no Lease, so ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
 `

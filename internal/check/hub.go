@@ -8,10 +8,13 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
@@ -94,12 +97,70 @@ func hubFields(ctx context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
-// hubLease is the Lease of the hub. Fleet's agentmanagement, which the hub replaces, uses the same Lease.
-const hubLease = "fleet-agentmanagement-lock"
+// hubWrites sends two writes of a running hub as dry runs: of its Lease, without which it ends, and of the status of a Cluster, in which it would
+// report a problem. The patches are empty, so that they change nothing, and still pass through the webhooks and the policies.
+func hubWrites(ctx context.Context, k *knowledge) Finding {
+	empty, options := []byte("{}"), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}
+	_, err := k.hub.core.CoordinationV1().Leases(k.SystemNamespace).Patch(ctx, registration.HubLease, types.MergePatchType, empty, options)
+	found := []Finding{k.judgeWrite(ctx, err, "Lease "+k.SystemNamespace+"/"+registration.HubLease, authorizationv1.ResourceAttributes{
+		Group: coordinationv1.GroupName, Resource: "leases", Namespace: k.SystemNamespace, Name: registration.HubLease,
+	})}
+	namespace, name := k.Namespace, k.Cluster
+	if name == "" {
+		if all, err := k.survey(ctx); err == nil && len(all) > 0 {
+			namespace, name = all[0].Namespace, all[0].Name
+		}
+	}
+	if name != "" {
+		_, err = k.hub.fleet.Clusters(namespace).Patch(ctx, name, types.MergePatchType, empty, options, "status")
+		found = append(found, k.judgeWrite(ctx, err, "status of Cluster "+namespace+"/"+name, authorizationv1.ResourceAttributes{
+			Group: fleet.SchemeGroupVersion.Group, Resource: "clusters", Subresource: "status", Namespace: namespace, Name: name,
+		}))
+	}
+	return slices.MinFunc(found, func(a, b Finding) int { return cmp.Compare(rankOfWrite(a), rankOfWrite(b)) })
+}
+
+// rankOfWrite orders the results of dry runs: the first is that of hub-writes. A write that the user may not try says nothing about the other one.
+func rankOfWrite(f Finding) int {
+	if f.optional {
+		return len(ranksOfWrites)
+	}
+	return slices.Index(ranksOfWrites, f.Verdict)
+}
+
+var ranksOfWrites = []Verdict{Fail, Warn, Unknown, Pass, ""}
+
+// judgeWrite returns the finding for a write of the hub that the user has tried. A user without the right is refused with the same status as by a
+// policy, so judgeWrite asks for the right. It fails if the hub cannot write either: no server answers for a webhook, or the hub does not renew its
+// Lease. A policy may also be meant for everybody but the hub.
+func (k *knowledge) judgeWrite(ctx context.Context, refused error, title string, right authorizationv1.ResourceAttributes) Finding {
+	if apierrors.IsForbidden(refused) {
+		right.Verb = "patch"
+		review, err := k.hub.core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+			&authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}, metav1.CreateOptions{})
+		switch {
+		case err != nil: // a webhook for all kinds refuses this, too
+			refused = err
+		case !review.Status.Allowed:
+			return Finding{Verdict: Unknown, Detail: title + ": you may not patch it", forbidden: true, optional: true}
+		}
+	}
+	switch {
+	case refused == nil:
+		return pass("")
+	case apierrors.IsNotFound(refused): // hub-runs and cluster-exists report it
+		return doesNotApply()
+	case isTimeout(refused):
+		return unknown("a dry run of a write of the hub had no answer in time, possibly because a webhook has none: %s: %s", title, refused)
+	case apierrors.IsInternalError(refused), hubRuns(ctx, k).Verdict == Fail:
+		return fail("the API server refuses what the hub writes: %s: %s", title, refused)
+	}
+	return warn("the API server refuses a write of the hub if you send it, but the hub renews its Lease: %s: %s", title, refused)
+}
 
 func hubRuns(ctx context.Context, k *knowledge) Finding {
-	title := fmt.Sprintf("Lease %s/%s", k.SystemNamespace, hubLease)
-	lease, err := k.hub.core.CoordinationV1().Leases(k.SystemNamespace).Get(ctx, hubLease, metav1.GetOptions{})
+	title := fmt.Sprintf("Lease %s/%s", k.SystemNamespace, registration.HubLease)
+	lease, err := k.hub.core.CoordinationV1().Leases(k.SystemNamespace).Get(ctx, registration.HubLease, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return fail("%s does not exist: no hub has run here%s", title, whyNoHub(ctx, k))

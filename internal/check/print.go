@@ -125,7 +125,7 @@ func (l Line) printRemedy(w io.Writer) {
 
 func (d Diagnosis) printLeftOut(w io.Writer) {
 	if len(d.LeftOut) > 0 {
-		fmt.Fprintf(w, "\nLeft out, because you may not read what they need: %s.\n", strings.Join(d.LeftOut, ", "))
+		fmt.Fprintf(w, "\nLeft out, because you lack the rights that they need: %s.\n", strings.Join(d.LeftOut, ", "))
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 
 // beforeHeartbeat are the checks of everything between the start of the agent and its first heartbeat.
 var beforeHeartbeat = []string{
-	"hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
+	"hub-writes", "hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
 	"member-api", "agent-namespace", "agent-deployment", "agent-pod", "agent-scheduled", "agent-image", "agent-runs", "agent-secret", "agent-config",
 	"agent-credential", "agent-credential-lives", "agent-bootstrap", "agent-token", "token-exists", "token-ready", "token-lives", "token-uses", "token-rights",
 	"way-probe", "way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised",
@@ -78,7 +78,13 @@ var table = []Check{
 		Hint: crds.SpecRemedy,
 	},
 	{
-		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"},
+		ID: "hub-writes", Category: categoryHub, on: onHub, run: hubWrites, Needs: []string{"hub-kinds"},
+		Says: "no webhook or policy refuses what the hub writes",
+		Hint: "repair the server of the webhook that the message names, have the webhook or the policy omit the namespaces and the kinds of the hub, or delete it; " +
+			"`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies` lists them",
+	},
+	{
+		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"}, ExplainedBy: []string{"hub-writes"},
 		Says: "a hub holds its Lease and renews it",
 		Hint: "start the Deployment fleet-controller, and look at its pods and its log",
 	},
