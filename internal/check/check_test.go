@@ -437,7 +437,7 @@ func TestFleetBundles(t *testing.T) {
 			append(slices.Clone(faulty), bundle("e", corev1.ConditionFalse, fleet.ReasonError), bundle("f", corev1.ConditionFalse, fleet.ReasonError)), nil,
 			warn("6 of 6 Bundles have a fault that no Cluster shows: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error, ws/e Error and 1 others"),
 		},
-		"no right to read Bundles":                         {[]surveyed{{}}, nil, errors.New("no"), Finding{Unknown, forbidden, true}},
+		"no right to read Bundles":                         {[]surveyed{{}}, nil, errors.New("no"), Finding{Verdict: Unknown, Detail: forbidden, forbidden: true}},
 		"no right to read Bundles, and a Cluster says why": {[]surveyed{unready}, nil, errors.New("no"), warn(ofCluster + "; " + forbidden)},
 	} {
 		t.Run(name, func(t *testing.T) {
