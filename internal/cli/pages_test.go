@@ -37,16 +37,16 @@ func TestListsInPages(t *testing.T) {
 	}
 	var requests atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requests.Add(1)
 		kind, from := path.Base(r.URL.Path), 0
 		if text := r.URL.Query().Get("continue"); text != "" {
 			from, _ = strconv.Atoi(text)
 		}
 		limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
 		if err != nil || limit > size {
-			http.Error(w, "no limit", http.StatusInternalServerError)
+			http.Error(w, "no limit", http.StatusInternalServerError) // such as the Lease of the hub, which is no list
 			return
 		}
+		requests.Add(1)
 		list := struct {
 			metav1.ListMeta `json:"metadata"`
 			Items           []any `json:"items"`
