@@ -187,18 +187,20 @@ func TestAwaitNoRights(t *testing.T) {
 	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: agents, Name: "request-a"}
 	other := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: registration.ClusterNamespace("ns", "west"), Name: "request-b"}
 	group := rbacv1.Subject{Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + agents}
+	gone := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: agents, Name: "request-revoked"}
 	for name, row := range map[string]struct {
 		binding *rbacv1.RoleBinding
 		want    string
 	}{
-		"of the agent":               {binding(agents, "own", account), "RoleBinding " + agents + "/own"},
-		"of all agents of a Cluster": {binding(agents, "secrets", group), "RoleBinding " + agents + "/secrets"},
-		"in the workspace":           {binding("ns", "heartbeat", account), "RoleBinding ns/heartbeat"},
-		"of another Cluster":         {binding("ns", "heartbeat", other), ""},
+		"of a ServiceAccount that was revoked": {binding(agents, "own", gone), ""},
+		"of the agent":                         {binding(agents, "own", account), "RoleBinding " + agents + "/own"},
+		"of all agents of a Cluster":           {binding(agents, "secrets", group), "RoleBinding " + agents + "/secrets"},
+		"in the workspace":                     {binding("ns", "heartbeat", account), "RoleBinding ns/heartbeat"},
+		"of another Cluster":                   {binding("ns", "heartbeat", other), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				kubernetes := kubernetesfake.NewSimpleClientset(row.binding)
+				kubernetes := kubernetesfake.NewSimpleClientset(row.binding, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: agents, Name: account.Name}})
 				hub := &Hub{Kubernetes: kubernetes}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -318,7 +320,6 @@ func TestValues(t *testing.T) {
 	require.Equal(t, "token: x\n", string(values))
 }
 
-// The response to a create can be lost, whether the Cluster was created or not. The program can be interrupted at the same moment.
 // Deleting a Cluster removes what runs on the member, so the message does not propose it to those who want the agent installed again.
 func TestImport_existingCluster(t *testing.T) {
 	for secret, want := range map[string]string{
@@ -332,6 +333,7 @@ func TestImport_existingCluster(t *testing.T) {
 	}
 }
 
+// The response to a create can be lost, whether the Cluster was created or not. The program can be interrupted at the same moment.
 func TestUndoImport(t *testing.T) {
 	lost, away := apierrors.NewTimeoutError("the response was lost", 0), errors.New("connection refused")
 	created := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "east-kubeconfig"}}

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/pager"
 	watchtools "k8s.io/client-go/tools/watch"
@@ -180,7 +181,7 @@ func (h *Hub) AwaitQuarantine(ctx context.Context, namespace, name string, quara
 }
 
 // AwaitNoRights waits until no RoleBinding gives rights to the agent of a Cluster: another controller than the one that reports a quarantine deletes them.
-// It fails at once with Forbidden if the user may not list the RoleBindings of the workspace and of the cluster namespace.
+// It fails at once with Forbidden if the user may not list the RoleBindings of the workspace, and RoleBindings and ServiceAccounts in the cluster namespace.
 func (h *Hub) AwaitNoRights(ctx context.Context, namespace, name string) error {
 	_, err := awaited[[]string]{
 		what: fmt.Sprintf("the rights of the agent of Cluster %s/%s", namespace, name),
@@ -195,11 +196,19 @@ func (h *Hub) AwaitNoRights(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// agentBindings lists the RoleBindings that give rights to the agents of a Cluster.
+// agentBindings lists the RoleBindings that give rights to the agents of a Cluster. Those of a ServiceAccount that Revoke has deleted give none.
 func (h *Hub) agentBindings(ctx context.Context, namespace, name string) (found []string, err error) {
 	agents := registration.ClusterNamespace(namespace, name)
+	accounts := sets.New[string]()
+	err = Each(ctx, h.Kubernetes.CoreV1().ServiceAccounts(agents).List, metav1.ListOptions{}, func(account *corev1.ServiceAccount) error {
+		accounts.Insert(account.Name)
+		return nil
+	})
+	if err != nil || len(accounts) == 0 {
+		return nil, err
+	}
 	isAgent := func(s rbacv1.Subject) bool {
-		return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == agents || s.Kind == rbacv1.GroupKind && s.Name == "system:serviceaccounts:"+agents
+		return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == agents && accounts.Has(s.Name) || s.Kind == rbacv1.GroupKind && s.Name == "system:serviceaccounts:"+agents
 	}
 	for _, in := range []string{agents, namespace} {
 		err := Each(ctx, h.Kubernetes.RbacV1().RoleBindings(in).List, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue},

@@ -430,12 +430,12 @@ func TestFleetBundles(t *testing.T) {
 	}{
 		"no fault":              {[]surveyed{{}}, good, nil, pass("1")},
 		"a Cluster":             {[]surveyed{unready}, good, nil, warn(ofCluster)},
-		"a Bundle":              {[]surveyed{{}}, append(good, faulty[0]), nil, warn("1 of 8 Bundles have a fault that no Cluster shows: ws/a BundleInvalid")},
-		"both, and all reasons": {[]surveyed{unready}, faulty, nil, warn(ofCluster + "; 4 of 4 Bundles have a fault that no Cluster shows: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error")},
+		"a Bundle":              {[]surveyed{{}}, append(good, faulty[0]), nil, warn("1 of 8 Bundles have a fault themselves: ws/a BundleInvalid")},
+		"both, and all reasons": {[]surveyed{unready}, faulty, nil, warn(ofCluster + "; 4 of 4 Bundles have a fault themselves: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error")},
 		"many": {
 			[]surveyed{{}},
 			append(slices.Clone(faulty), bundle("e", corev1.ConditionFalse, fleet.ReasonError), bundle("f", corev1.ConditionFalse, fleet.ReasonError)), nil,
-			warn("6 of 6 Bundles have a fault that no Cluster shows: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error, ws/e Error and 1 others"),
+			warn("6 of 6 Bundles have a fault themselves: ws/a BundleInvalid, ws/b ValuesMissing, ws/c KindDeleted, ws/d Error, ws/e Error and 1 others"),
 		},
 		"no right to read Bundles":                         {[]surveyed{{}}, nil, errors.New("no"), Finding{Verdict: Unknown, Detail: forbidden, forbidden: true}},
 		"no right to read Bundles, and a Cluster says why": {[]surveyed{unready}, nil, errors.New("no"), warn(ofCluster + "; " + forbidden)},

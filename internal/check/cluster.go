@@ -189,7 +189,8 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 	case err != nil && !answered && imported.Status == corev1.ConditionTrue:
 		// The hub connects to the member only for an import, so the condition stays True while the member is down.
 		if beat := clusterHeartbeat(ctx, k); beat.Verdict == Fail && k.registered() {
-			return fail("the member at %s: %s; the hub has reached it before, but %s", k.importConfig.Host, err, beat.Detail)
+			return fail("the member at %s: %s; the hub has reached it before, but %s: the member is down, or its agent, and only this machine cannot reach it",
+				k.importConfig.Host, err, beat.Detail)
 		}
 		text := fmt.Sprintf("the member at %s: %s; the hub has imported it, so only this machine cannot reach it", k.importConfig.Host, err)
 		k.importConfig = nil

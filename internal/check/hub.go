@@ -284,13 +284,13 @@ func named(s surveyed) string {
 	return fmt.Sprintf("%s/%s %s", s.Namespace, s.Name, strings.TrimSpace(s.State+" "+s.Reason))
 }
 
-// faultsOfBundles are the reasons for which a Bundle itself is not ready. Of the Clusters that it targets, none shows them.
+// faultsOfBundles are the reasons for which a Bundle itself is not ready. The Clusters that it targets need not show them.
 var faultsOfBundles = []string{fleet.ReasonBundleInvalid, fleet.ReasonValuesMissing, fleet.ReasonKindDeleted, fleet.ReasonError}
 
 // bundlesPerPage limits the answers of the API server: a Bundle may have more than a megabyte.
 const bundlesPerPage = 50
 
-// fleetBundles counts the Clusters with Bundles that are not ready, and the Bundles with a fault that no Cluster shows.
+// fleetBundles counts the Clusters with Bundles that are not ready, and the Bundles with a fault themselves.
 func fleetBundles(ctx context.Context, k *knowledge) Finding {
 	all, err := k.survey(ctx)
 	var bad []string
@@ -313,7 +313,7 @@ func fleetBundles(ctx context.Context, k *knowledge) Finding {
 		}
 		return nil
 	})
-	bundles := counted("Bundles", "have a fault that no Cluster shows", total, faulty, err)
+	bundles := counted("Bundles", "have a fault themselves", total, faulty, err)
 	switch {
 	case bundles.Verdict == Pass:
 		return clusters

@@ -110,7 +110,7 @@ var table = []Check{
 	},
 	{
 		ID: "fleet-bundles", Category: categoryHub, on: onHub | onFleet, run: fleetBundles, Needs: []string{"hub-kinds"},
-		Says: "the Bundles of all Clusters are ready, and no Bundle has a fault that no Cluster shows",
+		Says: "the Bundles of all Clusters are ready, and no Bundle has a fault itself",
 		Hint: "`muster clusters -A --not-ready -o wide` lists the Clusters with the Bundles; `muster describe CLUSTER` shows the error of each Bundle; " +
 			"`kubectl describe bundles.fleet.cattle.io` shows the fault of a Bundle in condition Ready, whose reasons docs/reasons.md#bundle explains",
 	},

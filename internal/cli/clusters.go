@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -144,7 +145,8 @@ func clusters(c *cli.Context, s Streams) error {
 		fmt.Fprintln(s.Err, totals(shown))
 	}
 	if silence := hub.HubSilence(c.Context, s.Now()); silence > 0 {
-		fmt.Fprintf(s.Err, "No hub has run for %s, so the states can be older than that: `muster%s check` finds out why.\n", duration.HumanDuration(silence), hub.Flags)
+		fmt.Fprintf(s.Err, "No hub has renewed its Lease in namespace %s for %s, so the states can be older than that: `muster%s check` finds out why.\n",
+			registration.DefaultSystemNamespace, duration.HumanDuration(silence), hub.Flags)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("there is no Cluster %s %s", strings.Join(missing, ", "), where)

@@ -115,7 +115,7 @@ func TestClusters(t *testing.T) {
 	testenv.Create(t, leases.Create, stopped)
 	_, said, err = p.run("clusters", "us-off")
 	require.NoError(t, err)
-	require.Equal(t, "1 cluster: 1 Offline\nNo hub has run for 3h, so the states can be older than that: `muster check` finds out why.\n", said)
+	require.Equal(t, "1 cluster: 1 Offline\nNo hub has renewed its Lease in namespace cattle-fleet-system for 3h, so the states can be older than that: `muster check` finds out why.\n", said)
 	require.NoError(t, leases.Delete(t.Context(), stopped.Name, metav1.DeleteOptions{}))
 
 	p.actsAsViewer()

@@ -207,7 +207,7 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 		d.unreadable(err)
 		return
 	}
-	states := map[string]string{} // by the name of the Bundle
+	states := map[string]string{} // of the BundleDeployments from this workspace, by the name of the Bundle
 	for _, b := range deployments.Items {
 		bundle := &Related{Kind: "BundleDeployment", Namespace: b.Namespace, Name: b.Name, State: string(fleetstatus.BundleState(b.Spec, b.Status))}
 		if ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady); bundle.State != string(fleet.Ready) {
@@ -217,7 +217,9 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 			bundle.Message = strings.TrimSpace("paused. " + bundle.Message)
 		}
 		related.Objects = append(related.Objects, bundle)
-		states[b.Name] = bundle.State
+		if b.Labels[fleet.BundleNamespaceLabel] == cluster.Namespace { // otherwise a Bundle of this name lacks its own
+			states[b.Name] = bundle.State
+		}
 	}
 	d.refusedBundles(ctx, hub, cluster, states)
 }

@@ -38,7 +38,7 @@ func TestOf_refusedBundles(t *testing.T) {
 	namespace := registration.ClusterNamespace("ws", "east")
 	deployment := func(name string, isReady bool) *fleet.BundleDeployment {
 		return &fleet.BundleDeployment{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.BundleNamespaceLabel: "ws"}},
 			Spec:       fleet.BundleDeploymentSpec{DeploymentID: "id", StagedDeploymentID: "id"},
 			Status:     fleet.BundleDeploymentStatus{AppliedDeploymentID: "id", Ready: isReady, NonModified: true},
 		}
@@ -51,7 +51,9 @@ func TestOf_refusedBundles(t *testing.T) {
 	unlisted.Status.Summary.NonReadyResources, unlisted.Status.Conditions[0].Message = nil, "ErrApplied(20) [Cluster ws/a]"
 	quoted := bundleFor("quoted", fleet.ReasonAllReady, "")
 	quoted.Status.Conditions[0].Status = corev1.ConditionTrue
-	objects = append(objects, unlisted, quoted, deployment("quoted", true))
+	foreign := deployment("taken", true)
+	foreign.Labels[fleet.BundleNamespaceLabel] = "other"
+	objects = append(objects, unlisted, quoted, deployment("quoted", true), foreign, bundleFor("taken", fleet.ReasonNameConflict, "it is not from this workspace"))
 	for name, row := range map[string]struct {
 		status          corev1.ConditionStatus
 		reason, message string
@@ -64,6 +66,10 @@ func TestOf_refusedBundles(t *testing.T) {
 		"an earlier version is deployed": {
 			corev1.ConditionFalse, fleet.ReasonBundleInvalid, "Bundle good: " + unrendered,
 			[]string{"Bundle ws/good: NotUpdated, BundleInvalid (" + unrendered + ")"},
+		},
+		"another workspace has the BundleDeployment": {
+			corev1.ConditionFalse, fleet.ReasonNameConflict, "BundleDeployment " + namespace + "/taken exists",
+			[]string{"Bundle ws/taken: NotDeployed, NameConflict (it is not from this workspace)"},
 		},
 		"several": {
 			corev1.ConditionFalse, fleet.ReasonBundleInvalid, "Bundle values: " + unrendered + "; what Bundle ws/large has in options and Helm values takes 201 kB; Bundle values: again",

@@ -211,7 +211,7 @@ func (h Hub) ParseChange(document string) (Hub, []string, error) {
 	if err != nil {
 		return Hub{}, nil, err
 	}
-	warnings := slices.Concat(replaceBadDurations(raw, kept), mistypedKeys(raw), unknownKeys(raw))
+	warnings := slices.Concat(replaceBadDurations(raw, kept), mistypedKeys(raw, kept), unknownKeys(raw))
 	var hub Hub
 	if err := decode(raw, &hub); err != nil {
 		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
@@ -276,8 +276,9 @@ func unknownKeys(raw map[string]any) (warnings []string) {
 // otherKeys are the keys of the document that other components, or agents, read.
 var otherKeys = []string{"clientID", "gitClientTimeout", "githubURLPrefix", "labels", "webhookReceiverURL"}
 
-// mistypedKeys returns a warning for each key that is not known, and differs from a key of the hub by one or two characters.
-func mistypedKeys(raw map[string]any) (warnings []string) {
+// mistypedKeys returns a warning for each key that is not known, and differs from a known key by one or two characters. If that key of the hub is missing, it
+// adds the value that is kept.
+func mistypedKeys(raw, kept map[string]any) (warnings []string) {
 	known := slices.Clone(otherKeys)
 	for field := range reflect.TypeFor[Hub]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -289,6 +290,10 @@ func mistypedKeys(raw map[string]any) (warnings []string) {
 		}
 		for _, name := range known {
 			if distance(strings.ToLower(key), strings.ToLower(name)) <= 2 {
+				before, isKept := kept[name]
+				if isKept && !slices.ContainsFunc(slices.Collect(maps.Keys(raw)), func(k string) bool { return strings.EqualFold(k, name) }) {
+					raw[name] = before
+				}
 				warnings = append(warnings, fmt.Sprintf("key %s is not known, and has no effect: is it %s?", key, name))
 				break
 			}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -27,12 +28,13 @@ type Reporter struct {
 	clusters        enqueue.Enqueuer
 	clusterCache    fleetcontrollers.ClusterCache
 	deploymentCache fleetcontrollers.BundleDeploymentCache
+	roles           roles
 }
 
 // RegisterReporter registers the Reporter. It watches BundleDeployments.
 func RegisterReporter(c *app.Context) *Reporter {
 	clusters, deployments := c.Fleet.Cluster(), c.Fleet.BundleDeployment()
-	r := &Reporter{Context: c, clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache()}
+	r := &Reporter{Context: c, clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache(), roles: agentrole.NewReadRights(c)}
 	clustersByClusterNamespace.AddTo(r.clusterCache)
 	_, _ = deployments.Informer().AddEventHandler(r.deploymentEvents()) // fails only for an informer that was stopped
 	return r
@@ -61,7 +63,12 @@ func (r *Reporter) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployme
 
 // Reconcile sets summary, resource counts, display and the counts of GitRepos and HelmOps, and returns condition Ready without a
 // reason, as Fleet's controller writes it.
-func (r *Reporter) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
+func (r *Reporter) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	if cluster.Spec.Quarantined { // a hub that made the BundleDeployments before may have given its agent this right
+		if err := r.roles.AllowObjects(ctx, cluster, nil, nil); err != nil {
+			return result.Retry(fleet.ReasonError, err)
+		}
+	}
 	all, err := r.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
