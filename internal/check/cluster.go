@@ -69,7 +69,7 @@ func conditionText(cluster *fleet.Cluster, kind string) string {
 	return fmt.Sprintf("condition %s is %s, %s: %s", kind, c.Status, c.Reason, c.Message)
 }
 
-// firstStatusWithin is the age at which each Cluster has a status: reportLatest of pkg/controllers/cluster.
+// firstStatusWithin is the age at which each Cluster has a status: firstReportLatest of pkg/controllers/cluster.
 const firstStatusWithin = 30 * time.Second
 
 func clusterProcessed(_ context.Context, k *knowledge) Finding {

@@ -203,7 +203,7 @@ func (c *cluster) Create(resources kube.ResourceList, options ...kube.ClientCrea
 	var missing kube.ResourceList
 	for _, info := range resources {
 		if c.isDeploying() && !isHook(info.Object) { // Helm has found no object of the release that exists
-			if len(c.replaced) > 0 {
+			if len(c.replaced) > 0 { // none of the new objects exists, but those of the failed revision may have to be deleted
 				return c.Update(nil, resources, kube.ClientUpdateOptionServerSideApply(true, true))
 			}
 			if err := c.ledger.note(resources, map[string]string{}); err != nil {

@@ -61,7 +61,8 @@ func hasWorked(r *helm.Release) bool {
 }
 
 // isInstalling reports whether the next deployment of a release is an installation: there are no revisions, or an installation has failed and no revision
-// has worked since. Without that installation in the history, as after many failed upgrades, an earlier revision may have worked.
+// has worked since. Without that installation in the history, as after many failed upgrades, an earlier revision may have worked, so the release is
+// upgraded.
 func isInstalling(revisions []*helm.Release) bool {
 	worked, failed := failedAttempts(revisions)
 	return worked == nil && (len(failed) == 0 || slices.ContainsFunc(failed, isFailedInstallation))

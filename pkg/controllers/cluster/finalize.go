@@ -32,7 +32,7 @@ const (
 	// handoverWait is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
 	// and then creates another, to which the agent is handed over.
 	handoverWait = 10 * time.Second
-	// pollInterval is the interval at which the hub checks for changes that it does not watch.
+	// pollInterval is the longest wait before the hub looks again whether the claim of a handover is confirmed.
 	pollInterval = 2 * time.Second
 )
 
