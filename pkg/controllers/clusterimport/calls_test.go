@@ -356,7 +356,7 @@ func TestMemberCalls_waiting(t *testing.T) {
 		for i := range 100 {
 			c.memberCalls.ensure(keyOf(fmt.Sprint(i)), "a", mustNotRun(t))
 		}
-		assert.Equal(t, before, runtime.NumGoroutine())
+		assert.LessOrEqual(t, runtime.NumGoroutine(), before, "one of an earlier test may end meanwhile")
 	})
 	t.Run("no prepared objects are kept for it", func(t *testing.T) {
 		c := full(t)
