@@ -284,14 +284,15 @@ func mistypedKeys(raw, kept map[string]any) (warnings []string) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		known = append(known, name)
 	}
-	for _, key := range slices.Sorted(maps.Keys(raw)) {
-		if slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) { // encoding/json ignores the case of keys
+	given := slices.Sorted(maps.Keys(raw))
+	for _, key := range given {
+		if hasKey(known, key) {
 			continue
 		}
 		for _, name := range known {
 			if distance(strings.ToLower(key), strings.ToLower(name)) <= 2 {
 				before, isKept := kept[name]
-				if isKept && !slices.ContainsFunc(slices.Collect(maps.Keys(raw)), func(k string) bool { return strings.EqualFold(k, name) }) {
+				if isKept && !hasKey(given, name) {
 					raw[name] = before
 				}
 				warnings = append(warnings, fmt.Sprintf("key %s is not known, and has no effect: is it %s?", key, name))
@@ -300,6 +301,11 @@ func mistypedKeys(raw, kept map[string]any) (warnings []string) {
 		}
 	}
 	return warnings
+}
+
+// hasKey reports whether a key is among others. Like encoding/json, it ignores the case of keys.
+func hasKey(keys []string, key string) bool {
+	return slices.ContainsFunc(keys, func(k string) bool { return strings.EqualFold(k, key) })
 }
 
 // distance returns how many characters have to be inserted, removed or replaced to turn a into b.

@@ -111,14 +111,14 @@ func decideHubInfo(hub config.Hub, secret map[string][]byte) (hubInfo, *failure)
 	if ca := secret[registration.KubeconfigAPIServerCA]; len(ca) > 0 {
 		info.apiServerCA, info.caFromSecret, caSource = ca, true, "the kubeconfig Secret"
 	}
+	problem := config.CheckServerURL(strings.TrimSpace(info.apiServerURL))
 	switch {
 	case info.apiServerURL == "":
 		return hubInfo{}, failuref(fleet.ReasonAPIServerURLMissing,
 			"the address at which agents reach the hub is not configured; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
 			registration.HubConfigMap)
-	case info.urlFromSecret && config.CheckServerURL(strings.TrimSpace(info.apiServerURL)) != "": // an invalid configuration is not applied
-		return hubInfo{}, failuref(fleet.ReasonAPIServerURLInvalid, "apiServerURL in the kubeconfig Secret is unusable: %s; correct it, or remove the key to use the hub's configuration",
-			config.CheckServerURL(strings.TrimSpace(info.apiServerURL)))
+	case info.urlFromSecret && problem != "": // an invalid configuration is not applied
+		return hubInfo{}, failuref(fleet.ReasonAPIServerURLInvalid, "apiServerURL in the kubeconfig Secret is unusable: %s; correct it, or remove the key to use the hub's configuration", problem)
 	case len(info.apiServerCA) > 0 && !registration.IsCABundle(info.apiServerCA):
 		return hubInfo{}, failuref(fleet.ReasonAPIServerCAInvalid, "apiServerCA is not a PEM certificate; correct it in %s", caSource)
 	}
