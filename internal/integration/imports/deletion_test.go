@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -225,4 +226,53 @@ func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
 	s.Running = s.Hub.Hub(t, graceOf(forever))
 	requireNothingSince(t, before, s.Hub)
 	assert.Contains(t, take(t, s.Hub), foreign)
+}
+
+// A second Cluster is imported with a copy of the kubeconfig: the agent is its agent from then on. The first Cluster says so, and gets the agent back when the
+// second one is deleted.
+func TestTwoClustersOfOneMember(t *testing.T) {
+	s := newStage(t)
+	agentNamespace := s.Member.Namespace(t)
+	s.ImportInto(t, "first", agentNamespace)
+	agent := s.replace(t, "first", agentNamespace)
+
+	agent.Stop(t)
+	s.DeleteCluster(t, "second")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "second")
+	s.Hub.ClusterCondition(t, s.Namespace, "first", fleet.ConditionImported, "True Imported")
+	s.Member.Agent(t, agentNamespace)
+	s.Hub.ClusterCondition(t, s.Namespace, "first", fleet.ConditionConnected, "True")
+}
+
+// The agent of the first Cluster has registered with a token.
+func TestImportOfARegisteredMember(t *testing.T) {
+	s := newStage(t)
+	agentNamespace := s.Member.Namespace(t)
+	testenv.BootstrapAgent(t, s.Member, agentNamespace, s.Token(t, "tok"), map[string]string{"config": `{"clientID":"edge"}`})
+	agent := s.Member.Agent(t, agentNamespace)
+	first := s.onlyRequest(t).Status.ClusterName
+	agent.Stop(t)
+	s.replace(t, first, agentNamespace)
+
+	s.DeleteCluster(t, "second")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "second")
+	s.Hub.ClusterCondition(t, s.Namespace, first, fleet.ConditionImported, "True AgentInitiated")
+}
+
+// replace runs the agent of the first Cluster of the member, and imports the second one.
+func (s *stage) replace(t *testing.T, first, agentNamespace string) (agent *testenv.Running) {
+	t.Helper()
+	settings := s.Hub.Reachable()
+	settings["agentCheckinInterval"] = "1s"
+	s.Hub.Configure(t, settings)
+	agent = s.Member.Agent(t, agentNamespace)
+	s.Hub.ClusterCondition(t, s.Namespace, first, fleet.ConditionConnected, "True")
+
+	s.ImportInto(t, "second", agentNamespace)
+	s.Hub.ClusterCondition(t, s.Namespace, "second", fleet.ConditionConnected, "True")
+	s.Hub.ClusterCondition(t, s.Namespace, first, fleet.ConditionConnected, "False Disconnected")
+	cluster := s.Hub.ClusterCondition(t, s.Namespace, first, fleet.ConditionImported, "False KubeconfigInUse")
+	assert.Contains(t, fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported).Message,
+		"Cluster "+s.Namespace+"/second has imported the same member later")
+	return agent
 }

@@ -55,6 +55,7 @@ type memberCall struct {
 	wanted  bool     // since the current pass, or the last one, began, it has reserved the call, or the call was offered a slot
 	slots   *slots   // in which it waits or has a slot
 	failure *failure // while a failed call is retried, the failure of the previous try
+	holder  string   // what foundHolder has recorded
 	retryAt time.Time
 	backoff wait.Backoff
 	cancel  context.CancelFunc // of a call that runs
@@ -216,7 +217,7 @@ func (c *memberCalls) reserve(key callKey, inputs string) memberCall {
 	// A retry keeps reporting its failure until it has succeeded; otherwise each retry would write the status twice and emit an event.
 	if !isSame {
 		const doublings = 20
-		call.inputs, call.failure = inputs, nil
+		call.inputs, call.failure, call.holder = inputs, nil, ""
 		call.backoff = wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
 	}
 	if call.state != offered {
@@ -266,6 +267,16 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 		c.release(key, call)
 		c.enqueue(key.cluster)
 	})
+}
+
+// foundHolder records the other Cluster to which the agent on the member belonged when an installation began. A try that fails may already have
+// replaced that agent, so a later try does not forget it.
+func (c *memberCalls) foundHolder(cluster types.NamespacedName, holder string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.byKey[callKey{cluster, installing}]; call != nil {
+		call.holder = holder
+	}
 }
 
 // run runs do. It turns a panic into a failure: a defect in the handling of one member must not end the process, which may embed the hub.

@@ -22,6 +22,7 @@ type facts struct {
 	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
 	manifestHash   string // of the settings with which the agent should run
 	registrationID string // the result of the function registrationID
+	agentReplaced  bool   // the import of another Cluster had replaced the agent, and that no longer counts, or the kubeconfig Secret has changed since
 }
 
 // importReason compares the Cluster with its last import. It returns why another import is required, for the log, or "" if none is. The caller
@@ -43,6 +44,8 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 		return "the agent did not register before its token expired"
 	case namespaceChanged(cluster, f.agentNamespace):
 		return "the agent's namespace changed"
+	case f.agentReplaced:
+		return "the import of another Cluster had replaced the agent"
 	case status.AgentConfigChanged:
 		return "status.agentConfigChanged is true"
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -65,6 +66,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	case cluster.Labels[fleet.ClusterManagementLabel] != "":
 		return result.Skip()
 	case cluster.Spec.KubeConfigSecret == "":
+		if by := i.replacedBy(cluster); by != nil {
+			return i.replaced(cluster, by)
+		}
 		return result.Done(fleet.ReasonAgentInitiated, "")
 	case cluster.Spec.Quarantined:
 		return result.Skip() // an import would give the agent a new registration; condition Registered shows the quarantine
@@ -84,16 +88,20 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return result.Retry(fleet.ReasonError, err)
 	}
 	_, err = i.tokens.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
+	by, secretVersion := i.replacedBy(cluster), i.kubeconfigVersion(cluster)
 	known := facts{
 		agentNamespace: agentspec.Namespace(i.Context, cluster),
 		tokenGone:      apierrors.IsNotFound(err),
 		servedByBundle: agentspec.ServedByBundle(hub, cluster),
 		manifestHash:   agentspec.ManifestHash(agentspec.Options(i.Context, cluster, "")),
 		registrationID: registrationID(cluster, requests, i.Clock.Now()),
+		agentReplaced: by == nil && hasLostAgent(cluster) ||
+			by != nil && secretVersion != "" && !isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)),
 	}
 	why := importReason(cluster, known)
-	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
+	case why == "" && by != nil:
+		return i.replaced(cluster, by)
 	case why == "" && secretVersion == "" && access.NeedsNoPermission(cluster) && hasSettings(cluster.Status.Import, settingsHash(hub)):
 		// The Secret was deleted, and an installed agent does not need it until the settings change that an import delivers. A Cluster that needs a
 		// permission for the Secret must not learn that it does not exist: readSecret reports that.
@@ -178,7 +186,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return importing()
 	}
 
-	i.record(hub, cluster, secret, info, plan)
+	i.record(hub, cluster, secret, info, plan, call.holder)
 	return imported()
 }
 
@@ -371,9 +379,81 @@ func (i *Importer) installCall(m *memberClient, cluster *fleet.Cluster, plan *in
 					return problem
 				}
 			}
-			return m.install(ctx, plan, objects)
+			stored, problem := m.install(ctx, plan, objects)
+			if holder := i.holderOf(ctx, stored); holder != nil && holder.UID != uid {
+				i.calls.foundHolder(nameOf(cluster), index.ReplacedKey(holder))
+			}
+			return problem
 		})
 	}
+}
+
+// replacedBy returns the Cluster whose import has replaced the agent of this one, nil if there is none. It counts until this Cluster has an agent again,
+// because it was imported or has registered, and while the other one has its agent in the same namespace. It counts while it is being deleted, too: its
+// agent first removes what it has deployed.
+func (i *Importer) replacedBy(cluster *fleet.Cluster) (by *fleet.Cluster) {
+	if !agentspec.Disconnected(cluster) {
+		return nil
+	}
+	others, _ := i.clusters.GetByIndex(index.ByReplacedCluster, index.ReplacedKey(cluster)) // fails only for an unknown index
+	for _, other := range others {
+		last, seen := other.Status.Import, other.Status.Agent.LastSeen
+		isImportedAgain := cluster.Status.Import != nil && last.Time.Before(&cluster.Status.Import.Time)
+		isRegisteredAgain := !seen.IsZero() && seen.Before(&cluster.Status.Agent.LastSeen)
+		if isImportedAgain || isRegisteredAgain || last.AgentNamespace != i.lastNamespace(cluster) {
+			continue
+		}
+		if by == nil || by.Status.Import.Time.Before(&last.Time) {
+			by = other
+		}
+	}
+	return by
+}
+
+// replaced is the result while another Cluster has the agent on the member. The import that installed the agent is repeated after that.
+func (i *Importer) replaced(cluster, by *fleet.Cluster) result.Result {
+	i.calls.drop(callKey{nameOf(cluster), installing})
+	return result.Stalled(fleet.ReasonKubeconfigInUse, fmt.Sprintf("%s has imported the same member later, and has replaced the agent in namespace %s there; "+
+		"delete one of the two, or set another spec.agentNamespace", nameFor(cluster.Namespace, by), by.Status.Import.AgentNamespace))
+}
+
+// hasLostAgent reports whether the last pass found that another Cluster has the agent, and the Cluster has not been connected since.
+func hasLostAgent(cluster *fleet.Cluster) bool {
+	imported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported)
+	return agentspec.Disconnected(cluster) && imported.Status == corev1.ConditionFalse && imported.Reason == fleet.ReasonKubeconfigInUse
+}
+
+// nameFor returns the name of another Cluster for a message in a workspace, in which nobody may learn the names of others.
+func nameFor(workspace string, other *fleet.Cluster) string {
+	if other.Namespace != workspace {
+		return "a Cluster of another workspace"
+	}
+	return "Cluster " + index.Key(other.Namespace, other.Name)
+}
+
+// holderOf returns the Cluster of this hub for which a credential on a member was issued, nil if there is none. Another hub may have a Cluster of the
+// same name, but not with that registration key. An agent that no import has asked to register has no key; the ServiceAccount in its token shows the hub.
+func (i *Importer) holderOf(ctx context.Context, stored map[string]string) *fleet.Cluster {
+	holder, err := i.clusters.Get(stored[registration.CredentialWorkspace], stored[registration.CredentialClusterName])
+	if err != nil {
+		return nil
+	}
+	if key := stored[registration.BootstrapRegistrationKey]; key != "" {
+		if !isKeyOf(holder, key) {
+			return nil
+		}
+		return holder
+	}
+	token, _ := tokenIn(stored[registration.CredentialKubeconfig]) // a token that is too large says nothing about the hub, as does none
+	claims, err := credential.Inspect(token)
+	if err != nil || claims.UID == "" {
+		return nil
+	}
+	account, err := i.Kubernetes.CoreV1().ServiceAccounts(claims.Namespace).Get(ctx, claims.ServiceAccount, metav1.GetOptions{})
+	if err != nil || string(account.UID) != claims.UID {
+		return nil
+	}
+	return holder
 }
 
 // checkNotTaken fails if the agent on the member belongs to another Cluster of this hub and is connected: that Cluster has imported the same member with
@@ -384,23 +464,18 @@ func (i *Importer) checkNotTaken(ctx context.Context, m *memberClient, agentName
 	if err != nil {
 		return diagnose(m.server, "checking which Cluster the agent belongs to", err)
 	}
-	other, err := i.clusters.Get(agent.credential[registration.CredentialWorkspace], agent.credential[registration.CredentialClusterName])
-	if err != nil || other.UID == uid || other.DeletionTimestamp != nil || !agent.belongsTo(other) ||
-		!isKeyOf(other, agent.credential[registration.BootstrapRegistrationKey]) || // a Cluster of another hub may have the same name
+	other := i.holderOf(ctx, agent.credential)
+	if other == nil || other.UID == uid || other.DeletionTimestamp != nil || !agent.belongsTo(other) ||
 		fleetstatus.Condition(other.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue {
 		return nil
 	}
-	name := "a Cluster of another workspace"
-	if other.Namespace == workspace {
-		name = "Cluster " + index.Key(other.Namespace, other.Name)
-	}
 	return failuref(fleet.ReasonKubeconfigInUse,
 		"%s has imported the same member with another kubeconfig Secret, and has its agent in namespace %s there; delete one of the two, or set another spec.agentNamespace",
-		name, agentNamespace)
+		nameFor(workspace, other), agentNamespace)
 }
 
-// record writes what was installed into the status.
-func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, info hubInfo, plan *installPlan) {
+// record writes what was installed into the status. replaced is the ReplacedKey of the Cluster whose agent was there, if it was another one.
+func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, info hubInfo, plan *installPlan, replaced string) {
 	status := &cluster.Status
 	generation, interval, namespace := cluster.Spec.RedeployAgentGeneration, info.gcInterval, plan.options.Namespace
 	stale := staleNamespaces(status, namespace)
@@ -422,6 +497,7 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	last.AgentNamespace, last.Generation, last.ManifestHash = namespace, plan.generation, plan.manifestHash
 	last.PullSecrets, last.PullSecretsHash = plan.pullSecrets.names, plan.pullSecrets.hash
 	last.StaleAgentNamespaces = stale
+	last.ReplacedCluster = cmp.Or(replaced, last.ReplacedCluster)
 	last.Time = metav1.NewTime(i.Clock.Now())
 	status.Import = last
 }

@@ -1304,6 +1304,180 @@ func TestReconcile_pullSecrets(t *testing.T) {
 	})
 }
 
+// register makes the agent on the member that of a Cluster; an empty key is that of its import.
+func (m *fakeMember) register(cluster *fleet.Cluster, key string) {
+	inBase64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	delete(m.objects, credentialPath+"-bootstrap")
+	m.put(credentialPath, map[string]any{"apiVersion": "v1", "kind": "Secret", "data": map[string]any{
+		registration.CredentialWorkspace: inBase64(cluster.Namespace), registration.CredentialClusterName: inBase64(cluster.Name),
+		registration.BootstrapRegistrationKey: inBase64(cmp.Or(key, registrationKey(cluster, string(cluster.UID)))),
+	}})
+}
+
+// A second Cluster is imported with a copy of the kubeconfig of the first one, whose agent it replaces. The first one says so when it becomes
+// disconnected, and is imported again when the second one is gone.
+func TestReconcile_agentReplacedByAnotherCluster(t *testing.T) {
+	const message = " has imported the same member later, and has replaced the agent in namespace " + system +
+		" there; delete one of the two, or set another spec.agentNamespace"
+	later := func(seconds int) metav1.Time { return metav1.NewTime(start.Add(time.Duration(seconds) * time.Second)) }
+	for _, row := range []struct {
+		name    string
+		change  func(h *harness, c, other *fleet.Cluster)
+		message string // "": the Cluster has no problem
+	}{
+		{name: "disconnected", message: "Cluster ns/other" + message},
+		{name: "in another workspace", message: "a Cluster of another workspace" + message, change: func(_ *harness, _, other *fleet.Cluster) { other.Namespace = "theirs" }},
+		{name: "the other one has not registered", message: "Cluster ns/other" + message, change: func(_ *harness, _, other *fleet.Cluster) {
+			other.Status.Agent.LastSeen = metav1.Time{}
+		}},
+		{name: "the other one is disconnected", message: "Cluster ns/other" + message, change: func(_ *harness, _, other *fleet.Cluster) { disconnect(other) }},
+		{name: "the other one is being deleted", message: "Cluster ns/other" + message, change: func(_ *harness, _, other *fleet.Cluster) {
+			other.DeletionTimestamp = &metav1.Time{Time: start}
+		}},
+		{name: "without its own kubeconfig", message: "Cluster ns/other" + message, change: func(_ *harness, c, _ *fleet.Cluster) {
+			c.Spec.KubeConfigSecret, c.Status.Import = "", nil
+			c.Status.Agent.Namespace = system
+		}},
+		{name: "the kubeconfig Secret was deleted", message: "Cluster ns/other" + message, change: func(h *harness, c, _ *fleet.Cluster) {
+			_ = h.SecretMetadata.GetStore().Delete(kubeconfigSecret(nil)) // never fails
+		}},
+		{name: "the Cluster has another UID", change: func(_ *harness, c, _ *fleet.Cluster) { c.UID = "new" }},
+		{name: "connected", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Conditions = nil }},
+		{name: "imported again since", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Import.Time = later(3600) }},
+		{name: "registered again since", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Agent.LastSeen = later(3600) }},
+		{name: "the other one has moved its agent", change: func(_ *harness, _, other *fleet.Cluster) { other.Status.Import.AgentNamespace = "elsewhere" }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			h, m, c, other := replacedCluster(t)
+			if row.change != nil {
+				row.change(h, c, other)
+			}
+			before := len(m.paths())
+			out := h.untilSettled(t, c)
+			assert.Equal(t, row.message, out.Message)
+			assert.Equal(t, row.message == "", out.IsDone())
+			if row.message != "" {
+				assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
+			}
+			assert.Len(t, m.paths(), before, "nothing is installed")
+		})
+	}
+
+	inUse := func(t *testing.T) (h *harness, m *fakeMember, c *fleet.Cluster) {
+		h, m, c, _ = replacedCluster(t)
+		out := h.untilSettled(t, c)
+		require.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
+		result.Set(&c.Status.Conditions, fleet.ConditionImported, out, start)
+		return h, m, c
+	}
+	t.Run("the other one is gone", func(t *testing.T) {
+		h, m, c := inUse(t)
+		h.clusters.All = []*fleet.Cluster{c}
+		before := c.Status.Import.Time
+		h.clock.Step(time.Minute)
+		h.requireImported(t, c)
+		assert.True(t, before.Before(&c.Status.Import.Time))
+		assert.Contains(t, m.objects, credentialPath+"-bootstrap")
+	})
+	t.Run("its kubeconfig Secret leads to another member now", func(t *testing.T) {
+		h, _, c := inUse(t)
+		elsewhere := newFakeMember(t)
+		h.update(t, kubeconfigSecret(with(t, to(elsewhere.Server))), "2")
+		h.clock.Step(time.Minute)
+		h.requireImported(t, c)
+		assert.Contains(t, elsewhere.objects, credentialPath+"-bootstrap")
+		assert.Equal(t, fleet.ReasonImported, h.Reconcile(t.Context(), c).Reason, "it is not replaced any more")
+	})
+}
+
+// replacedCluster returns two Clusters of one member: the first is disconnected, because the import of the other one has replaced its agent.
+func replacedCluster(t *testing.T) (h *harness, m *fakeMember, c, other *fleet.Cluster) {
+	t.Helper()
+	h, m, c = importedCluster(t)
+	c.Status.Agent.LastSeen = metav1.NewTime(start)
+	h.requests.All = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+	m.register(c, "")
+	other = fresh()
+	other.Name, other.UID, other.Spec.KubeConfigSecret = "other", "other", "copy"
+	secret := kubeconfigSecret(with(t, to(m.Server)))
+	secret.Name, secret.UID = "copy", "copy"
+	require.NoError(t, h.kube.Tracker().Add(secret))
+	h.see(t, secret)
+	h.giveToken(t, other)
+	h.clusters.All = []*fleet.Cluster{c, other}
+	h.clock.Step(time.Minute)
+	h.requireImported(t, other)
+	require.Equal(t, "ns/c/uid", other.Status.Import.ReplacedCluster)
+	other.Status.Agent.LastSeen = metav1.NewTime(h.clock.Now())
+	m.register(other, "")
+	disconnect(c)
+	return h, m, c, other
+}
+
+func TestImport_replacesNoAgent(t *testing.T) {
+	for name, registers := range map[string]func(m *fakeMember, c *fleet.Cluster){
+		"no agent": func(*fakeMember, *fleet.Cluster) {},
+		"its own":  func(m *fakeMember, c *fleet.Cluster) { m.register(c, "") },
+		"that of a Cluster of another hub": func(m *fakeMember, _ *fleet.Cluster) {
+			other := fresh()
+			other.Name = "other"
+			m.register(other, "of-another-hub/0")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, m, c := importedCluster(t)
+			other := fresh()
+			other.Name, other.UID = "other", "other"
+			h.clusters.All = []*fleet.Cluster{c, other}
+			registers(m, c)
+			c.Spec.RedeployAgentGeneration++
+			h.requireImported(t, c)
+			assert.Empty(t, c.Status.Import.ReplacedCluster)
+		})
+	}
+}
+
+// The import of another Cluster has replaced the agent, and fails then. Its next try finds its own bootstrap Secret, and the same credential.
+func TestImport_replacesAnAgentAndFails(t *testing.T) {
+	h, m, c, other := replacedCluster(t)
+	m.register(c, "")
+	other.Spec.RedeployAgentGeneration++
+	other.Status.Import.ReplacedCluster = ""
+	seen := false
+	m.fault = func(n int, w http.ResponseWriter, r *http.Request) bool {
+		failed := seen && failAt(n, "500")(n, w, r)
+		seen = seen || r.Method == http.MethodGet && r.URL.Path == credentialPath
+		return failed
+	}
+	out := h.untilSettled(t, other)
+	require.Equal(t, fleet.ReasonMemberError, out.Reason)
+	m.fault = nil
+	m.register(other, "")
+	h.clock.Step(out.After)
+	for range 3 {
+		h.Reconcile(t.Context(), other)
+		h.Wait()
+	}
+	assert.Equal(t, "ns/c/uid", other.Status.Import.ReplacedCluster)
+}
+
+func TestReplacedClusters(t *testing.T) {
+	imported := func(replaced, namespace string, seconds int) *fleet.Cluster {
+		return &fleet.Cluster{Status: fleet.ClusterStatus{Import: &fleet.ImportStatus{
+			ReplacedCluster: replaced, AgentNamespace: namespace, Time: metav1.NewTime(start.Add(time.Duration(seconds) * time.Second)),
+		}}}
+	}
+	one, first := imported("ns/c/uid", system, 0), []types.NamespacedName{{Namespace: "ns", Name: "c"}}
+	assert.Equal(t, first, replacedClusters(nil, one))
+	assert.Equal(t, first, replacedClusters(one, nil))
+	assert.Equal(t, first, replacedClusters(fresh(), one))
+	assert.Empty(t, replacedClusters(one, one))
+	assert.Empty(t, replacedClusters(nil, fresh()))
+	assert.Empty(t, replacedClusters(imported("", system, 0), imported("", "elsewhere", 0)))
+	assert.Len(t, replacedClusters(one, imported("ns/c/uid", "elsewhere", 0)), 2)
+	assert.Len(t, replacedClusters(one, imported("ns/c/uid", system, 1)), 2)
+}
+
 // Two Clusters have kubeconfig Secrets of one member. The later import has taken the agent, and the earlier Cluster would take it back when its credential
 // has expired.
 func TestReconcile_agentTakenByAnotherCluster(t *testing.T) {
@@ -1330,12 +1504,7 @@ func TestReconcile_agentTakenByAnotherCluster(t *testing.T) {
 			result.Set(&other.Status.Conditions, fleet.ConditionConnected, result.Done("", ""), start)
 			row.change(c, other)
 			h.clusters.All = []*fleet.Cluster{c, other}
-			inBase64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
-			delete(m.objects, credentialPath+"-bootstrap")
-			m.put(credentialPath, map[string]any{"apiVersion": "v1", "kind": "Secret", "data": map[string]any{
-				registration.CredentialWorkspace: inBase64(other.Namespace), registration.CredentialClusterName: inBase64(other.Name),
-				registration.BootstrapRegistrationKey: inBase64(cmp.Or(row.key, registrationKey(other, string(other.UID)))),
-			}})
+			m.register(other, row.key)
 
 			c.Spec.RedeployAgentGeneration++
 			out := h.untilSettled(t, c)

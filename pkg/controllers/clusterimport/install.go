@@ -71,7 +71,7 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		},
 		registrationKey: key,
 		registrationID:  id,
-		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace,
+		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace || f.agentReplaced,
 		mayBeTaken:      agentspec.Disconnected(cluster),
 		generation:      generation,
 		manifestHash:    f.manifestHash,
@@ -244,8 +244,9 @@ func (i *Importer) pullSecretLeftovers(hub config.Hub, cluster *fleet.Cluster) (
 }
 
 // install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, except
-// objects whose fields cannot be changed, so a connection that breaks at any point leaves a working agent.
-func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) *failure {
+// objects whose fields cannot be changed, so a connection that breaks at any point leaves a working agent. If the agent must register again, stored
+// has the fields of the credential of the agent that was there.
+func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) (stored map[string]string, problem *failure) {
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
@@ -258,7 +259,7 @@ func (m *memberClient) install(ctx context.Context, plan *installPlan, objects [
 			}
 		}
 		if err != nil {
-			return diagnose(m.server, "installing "+describe(object), err)
+			return stored, diagnose(m.server, "installing "+describe(object), err)
 		}
 		if _, isNamespace := object.(*corev1.Namespace); isNamespace {
 			newNamespace = created
@@ -266,12 +267,12 @@ func (m *memberClient) install(ctx context.Context, plan *installPlan, objects [
 		// The Deployment, which restarts the agent, follows the bootstrap Secret. Before it restarts, delete a credential that
 		// the agent would use instead of registering again. A namespace that did not exist has none.
 		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && plan.reregister && !newNamespace {
-			if err := m.deleteUnmarkedCredential(ctx, plan.agent.namespace); err != nil {
-				return diagnose(m.server, "removing the credential of an agent that would not register again", err)
+			if stored, err = m.deleteUnmarkedCredential(ctx, plan.agent.namespace); err != nil {
+				return stored, diagnose(m.server, "removing the credential of an agent that would not register again", err)
 			}
 		}
 	}
-	return m.removeAll(ctx, plan.agent, plan.leftovers, "removing the unwanted")
+	return stored, m.removeAll(ctx, plan.agent, plan.leftovers, "removing the unwanted")
 }
 
 func describe(object runtime.Object) string {
@@ -285,22 +286,14 @@ func describe(object runtime.Object) string {
 
 // deleteUnmarkedCredential deletes a stored credential that does not record for which registration it was issued. Fleet's agent
 // stores such a credential, uses it as long as it works, and ignores the new registration. Muster's agents compare the registration
-// and keep the old credential until the new one works.
-func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamespace string) error {
-	secrets, err := m.resource("Secret", agentNamespace)
-	if err != nil {
-		return err
+// and keep the old credential until the new one works. stored has the fields that say for which Cluster and registration it was issued.
+func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamespace string) (stored map[string]string, err error) {
+	stored, err = m.data(ctx, "Secret", agentNamespace, registration.CredentialSecret,
+		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey)
+	if _, isMarked := stored[registration.BootstrapRegistrationKey]; err != nil || stored == nil || isMarked {
+		return stored, err
 	}
-	stored, err := secrets.Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	if _, marked, _ := unstructured.NestedString(stored.Object, "data", registration.BootstrapRegistrationKey); marked {
-		return nil
-	}
-	return m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)
+	return stored, m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)
 }
 
 // agentID identifies one agent of a member. The scopes are the values of spec.agentNamespace with which an import may have marked its objects.

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/fakecache"
 )
 
 const (
@@ -39,8 +40,7 @@ func planned(t *testing.T, change func(*planInput)) installation {
 
 func (i installation) run(t *testing.T, m *fakeMember) *failure {
 	t.Helper()
-	var importer Importer
-	importer.calls = &memberCalls{}
+	importer := &Importer{calls: &memberCalls{}, clusters: fakecache.With[*fleet.Cluster]()}
 	return importer.installCall(m.connect(t), installed(), i.installPlan, i.objects)(t.Context())
 }
 

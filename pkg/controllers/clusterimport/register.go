@@ -16,6 +16,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,6 +85,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 	})
 	enqueue.OnAnyChange(tokens, clusters, clusterOfToken)
 	enqueue.OnTransition(clusters, clusters, i.waitingForKubeconfigOf)
+	enqueue.OnTransition(clusters, clusters, replacedClusters)
 	// The cache may contain the Secret with the values later than the token that refers to it.
 	enqueue.OnAnyChange(c.Core.Secret(), clusters, func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Type != registration.SecretTypeValues {
@@ -121,6 +123,26 @@ func (i *Importer) waitingForKubeconfigOf(before, after *fleet.Cluster) []types.
 	}
 	users, _ := i.clusters.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(before), before.Spec.KubeConfigSecret))
 	return slices.DeleteFunc(index.Names(users), func(key types.NamespacedName) bool { return key == nameOf(before) })
+}
+
+// replacedClusters finds the Clusters for which replacedBy may have another result after a change of a Cluster.
+func replacedClusters(before, after *fleet.Cluster) (replaced []types.NamespacedName) {
+	var imports [2]fleet.ImportStatus
+	for i, cluster := range []*fleet.Cluster{before, after} {
+		if cluster != nil && cluster.Status.Import != nil {
+			imports[i] = *cluster.Status.Import
+		}
+	}
+	if imports[0].ReplacedCluster == imports[1].ReplacedCluster && imports[0].AgentNamespace == imports[1].AgentNamespace &&
+		imports[0].Time.Equal(&imports[1].Time) {
+		return nil
+	}
+	for _, last := range imports {
+		if parts := strings.Split(last.ReplacedCluster, "/"); len(parts) == 3 {
+			replaced = append(replaced, types.NamespacedName{Namespace: parts[0], Name: parts[1]})
+		}
+	}
+	return replaced
 }
 
 // clusterOfToken finds the Cluster that owns an import token.

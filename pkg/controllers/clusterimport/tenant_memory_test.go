@@ -51,7 +51,8 @@ func TestHostileMembersOfAWorkspace(t *testing.T) {
 			running.Go(func() {
 				failed := calls.onMember(t.Context(), m, "ws", calls.members.shared, func(ctx context.Context) *failure {
 					if n >= removalsPerWorkspace {
-						return m.install(ctx, imported.installPlan, imported.objects)
+						_, problem := m.install(ctx, imported.installPlan, imported.objects)
+						return problem
 					}
 					u := removal{member: m, cluster: deletedCluster(), namespaces: []string{system}, releases: m.openReleases, deployments: deploymentsOf()}
 					return u.run(ctx)

@@ -51,6 +51,11 @@ type ImportStatus struct {
 	// +optional
 	AgentNamespace string `json:"agentNamespace,omitempty"`
 
+	// ReplacedCluster is set by the hub to "<namespace>/<name>/<uid>" of another Cluster of this hub whose agent an import of this one has
+	// replaced. While that Cluster is disconnected, its condition Imported says so.
+	// +optional
+	ReplacedCluster string `json:"replacedCluster,omitempty"`
+
 	// StaleAgentNamespaces is set by the hub to namespaces of the member in which an agent was installed earlier. The hub
 	// removes that agent after the first heartbeat of the new one.
 	// +optional

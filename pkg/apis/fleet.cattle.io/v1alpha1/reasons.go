@@ -193,7 +193,8 @@ const (
 	ReasonAddressNotAllowed = "AddressNotAllowed"
 	// ReasonKubeconfigNotAllowed: the Secret is in a namespace from which the Cluster may not use a kubeconfig.
 	ReasonKubeconfigNotAllowed = "KubeconfigNotAllowed"
-	// ReasonKubeconfigInUse: another Cluster uses the same kubeconfig Secret and has its agent in the same namespace of the member.
+	// ReasonKubeconfigInUse: another Cluster uses the same kubeconfig Secret, or has imported the same member with another one, and has its agent in
+	// the same namespace of the member.
 	ReasonKubeconfigInUse = "KubeconfigInUse"
 	// ReasonCertificateUntrusted: the certificate of the member's API server is not signed by the CA in the kubeconfig, is valid for another
 	// name, or has expired.
