@@ -157,6 +157,17 @@ func agentCredential(_ context.Context, k *knowledge) Finding {
 	return pass("of Cluster %s/%s", stored.Workspace, stored.ClusterName)
 }
 
+// agentCluster compares the Cluster of the credential with the one that is checked: an import of another Cluster may have replaced the agent.
+func agentCluster(_ context.Context, k *knowledge) Finding {
+	if k.credential == nil || k.bootstrap != nil { // with a bootstrap Secret, the agent is about to register
+		return doesNotApply()
+	}
+	if stored := k.credential; stored.Workspace != k.cluster.Namespace || stored.ClusterName != k.cluster.Name {
+		return fail("the agent in namespace %s of the member belongs to Cluster %s/%s", k.agentNamespace(), stored.Workspace, stored.ClusterName)
+	}
+	return pass("")
+}
+
 // renewalOverdue is the fraction of a credential's lifetime after which the agent should have renewed it.
 const renewalOverdue = 0.8
 

@@ -230,6 +230,11 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		})
 		return h.across(namespace)
 	},
+	"agent-cluster": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		h.belongsTo(t, namespace, "copy-of-west")
+		return h.across(namespace)
+	},
 	"agent-credential-lives": func(t *testing.T, h *hall) Inputs {
 		namespace := h.installed(t)
 		h.credential(t, namespace, forged(t, time.Now().Add(-time.Hour)))

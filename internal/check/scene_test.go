@@ -298,7 +298,17 @@ func (h *hall) east(t *testing.T) Inputs {
 	t.Helper()
 	in := h.inputs("east")
 	in.AgentNamespace = h.installed(t)
+	h.belongsTo(t, in.AgentNamespace, in.Cluster)
 	return in
+}
+
+// belongsTo makes the credential of an installed agent that of another Cluster.
+func (h *hall) belongsTo(t *testing.T, namespace, cluster string) {
+	t.Helper()
+	secrets := h.Member.Kubernetes.CoreV1().Secrets(namespace)
+	change(t, secrets.Get, secrets.Update, registration.CredentialSecret, func(s *corev1.Secret) {
+		s.Data[registration.CredentialClusterName] = []byte(cluster)
+	})
 }
 
 // credential replaces the token in the credential of an installed agent.

@@ -25,7 +25,7 @@ const (
 var beforeHeartbeat = []string{
 	"hub-writes", "hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
 	"member-api", "agent-namespace", "agent-deployment", "agent-pod", "agent-scheduled", "agent-image", "agent-runs", "agent-secret", "agent-config",
-	"agent-credential", "agent-credential-lives", "agent-bootstrap", "agent-token", "token-exists", "token-ready", "token-lives", "token-uses", "token-rights",
+	"agent-credential", "agent-cluster", "agent-credential-lives", "agent-bootstrap", "agent-token", "token-exists", "token-ready", "token-lives", "token-uses", "token-rights",
 	"way-probe", "way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised",
 	"request-arrived", "request-granted", "cluster-imported",
 }
@@ -218,6 +218,12 @@ var table = []Check{
 		Hint: "delete Secret fleet-agent; " + registerNow,
 	},
 	{
+		ID: "agent-cluster", Category: categoryAgent, on: onMember, when: hasCluster, run: agentCluster, Needs: []string{"agent-credential"},
+		Says: "the agent on the member belongs to the Cluster",
+		Hint: "the member was registered again as another Cluster: delete one of the two, or set another spec.agentNamespace. If the other Cluster was imported, " +
+			"the hub installs the agent of this one again after that, with its kubeconfig; " + registerWithToken,
+	},
+	{
 		ID: "agent-credential-lives", Category: categoryAgent, on: onMember, run: agentCredentialLives, Needs: []string{"agent-credential"},
 		Says: "the credential of the agent has not expired and is renewed",
 		Hint: "look for CredentialExpiring in the events of the Deployment; after the expiry, " + registerAgain,
@@ -309,7 +315,7 @@ var table = []Check{
 	},
 	{
 		ID: "way-authorised", Category: categoryWay, on: onMember, when: hasHubCredential, run: wayAuthorised, Needs: []string{"way-authenticated"},
-		ExplainedBy: []string{"token-rights", "cluster-not-quarantined"},
+		ExplainedBy: []string{"token-rights", "cluster-not-quarantined", "agent-cluster"},
 		Says:        "the agent has its rights on the hub",
 		Hint:        "look at the Roles and RoleBindings of the agent in that namespace of the hub; the hub restores its own",
 	},
