@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -53,7 +52,8 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 	}()
 	// The time for the member starts when this hub sees the deletion: while no hub ran, no hub could ask the agent, and the clock of the
 	// API server may differ. If the hub can access the member itself, the last third of the time is for that.
-	began, timeout := h.deletions.since(cluster, h.Clock.Now()), cmp.Or(h.Config.Get().AgentRemovalTimeout.Duration, h.FarewellGrace)
+	seen := h.seenDeletionOf(cluster)
+	began, timeout := seen.time, cmp.Or(h.Config.Get().AgentRemovalTimeout.Duration, h.FarewellGrace)
 	deadline := began.Add(timeout)
 	agentDeadline := deadline
 	if cluster.Spec.KubeConfigSecret != "" {
@@ -106,54 +106,26 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (latest 
 		return cluster, err
 	}
 	// Report what may be left on the member before the finalizer is removed: afterwards the Cluster is gone, and nobody would report it.
-	h.reportLeft(cluster, byAgent, byHub)
+	h.reportLeft(cluster, seen, byAgent, byHub)
 	return writes.RemoveFinalizer(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, fleet.ClusterFinalizer)
 }
 
-// seenDeletions records the deletions of Clusters that this hub has seen.
-type seenDeletions struct {
-	mu    sync.Mutex
-	byKey map[string]*seenDeletion // by the key of the Cluster
-}
-
+// seenDeletion is a deletion of a Cluster that this hub has seen. It has no lock: the queue runs one pass over a Cluster at a time.
 type seenDeletion struct {
 	uid      types.UID
-	time     time.Time // at which this hub saw the deletion
+	time     time.Time // at which this hub first saw the deletion
 	reported bool      // event MemberLeft, which means that objects are left on the member, was recorded
 }
 
-// since returns the time at which this hub first saw the deletion of the Cluster. The first call records it.
-func (s *seenDeletions) since(cluster *fleet.Cluster, now time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// seenDeletionOf returns the record of the deletion of the Cluster. The first call creates it.
+func (h *handler) seenDeletionOf(cluster *fleet.Cluster) *seenDeletion {
 	key := index.Key(cluster.Namespace, cluster.Name)
-	if seen := s.byKey[key]; seen != nil && seen.uid == cluster.UID {
-		return seen.time
+	if seen, exists := h.deletions.Load(key); exists && seen.(*seenDeletion).uid == cluster.UID {
+		return seen.(*seenDeletion)
 	}
-	if s.byKey == nil {
-		s.byKey = map[string]*seenDeletion{}
-	}
-	s.byKey[key] = &seenDeletion{uid: cluster.UID, time: now}
-	return now
-}
-
-// claimReport returns true once for each Cluster whose deletion was seen: the caller then records event MemberLeft.
-func (s *seenDeletions) claimReport(cluster *fleet.Cluster) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	seen := s.byKey[index.Key(cluster.Namespace, cluster.Name)]
-	if seen == nil || seen.uid != cluster.UID || seen.reported {
-		return false
-	}
-	seen.reported = true
-	return true
-}
-
-// forget drops the entry of a Cluster that was deleted.
-func (s *seenDeletions) forget(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byKey, key)
+	seen := &seenDeletion{uid: cluster.UID, time: h.Clock.Now()}
+	h.deletions.Store(key, seen)
+	return seen
 }
 
 // reportWaiting writes into condition Processed what the deletion waits for, and enqueues the Cluster after the time of the result.
@@ -193,14 +165,15 @@ func (h *handler) writeProcessed(ctx context.Context, cluster *fleet.Cluster, ou
 
 // reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
 // of them returned a reason. The hub's reason is the more recent one. If the finalizer cannot be removed, the passes that try again report nothing more.
-func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub finalizing.Farewell) {
+func (h *handler) reportLeft(cluster *fleet.Cluster, seen *seenDeletion, byAgent, byHub finalizing.Farewell) {
 	left := byHub
 	if !left.IsGivenUp() {
 		left = byAgent
 	}
-	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsGivenUp() || !h.deletions.claimReport(cluster) {
+	if byAgent.IsRemoved() || byHub.IsRemoved() || !left.IsGivenUp() || seen.reported {
 		return
 	}
+	seen.reported = true
 	h.Metrics.MembersNotCleaned.WithLabelValues(left.Reason).Inc()
 	what := fmt.Sprintf("something may be left on the member: %s: %s; the agent was in namespace %s, and %d Bundles were deployed",
 		left.Reason, left.Message, cmp.Or(cluster.Status.Agent.Namespace, agentspec.Namespace(h.Context, cluster)), cluster.Status.Summary.DesiredReady)

@@ -719,7 +719,7 @@ func TestFinalize_deadlines(t *testing.T) {
 		d.cluster.UID = "the next"
 		require.False(t, d.finalized(t))
 		d.clock.Step(grace)
-		d.deletions.forget("ws/member")
+		d.deletions.Delete("ws/member")
 		require.False(t, d.finalized(t))
 	})
 }

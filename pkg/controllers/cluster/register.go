@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
@@ -41,7 +42,7 @@ type handler struct {
 	subReconcilers SubReconcilers
 	written        expectations.Expectations  // versions of Clusters
 	created        *expectations.Expectations // namespaces that the cache does not contain yet
-	deletions      seenDeletions
+	deletions      sync.Map                   // of *seenDeletion, by the key of the Cluster
 	changedSecrets *enqueue.Changes[changedSecrets]
 }
 
@@ -104,7 +105,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
 			sub.Forget(key)
 		}
-		h.deletions.forget(key)
+		h.deletions.Delete(key)
 		if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
 			h.NamespaceKeys.Forget(namespace, name)
 		}
