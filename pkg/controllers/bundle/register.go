@@ -172,9 +172,6 @@ func (d *Deployer) Forget(k string) {
 	delete(d.refusals, cluster)
 }
 
-// Condition returns the type of the condition that Reconcile reports.
-func (d *Deployer) Condition() string { return fleet.ConditionReady }
-
 // deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment that changes their status. At the start of the hub all Bundles
 // and Clusters are enqueued anyway.
 func (d *Deployer) deploymentEvents() enqueue.EventHandler[*fleet.BundleDeployment] {

@@ -119,6 +119,3 @@ func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (
 
 // Forget implements cluster.SubReconciler; the Reporter keeps nothing in memory.
 func (r *Reporter) Forget(string) {}
-
-// Condition implements cluster.SubReconciler.
-func (r *Reporter) Condition() string { return fleet.ConditionReady }

@@ -62,7 +62,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	report(fleet.ConditionProcessed, processed)
 	if processed.IsDone() { // all sub-reconcilers need the namespace
 		for _, sub := range h.subReconcilers.of(after) {
-			report(sub.Condition(), sub.Reconcile(ctx, after))
+			report(sub.condition, sub.Reconcile(ctx, after))
 		}
 		if !managedElsewhere(after) {
 			setDisplay(after)

@@ -36,12 +36,9 @@ import (
 
 // countingSubReconciler is a SubReconciler that counts its passes.
 type countingSubReconciler struct {
-	condition string
-	passes    int
-	later     bool
+	passes int
+	later  bool
 }
-
-func (c *countingSubReconciler) Condition() string { return c.condition }
 
 func (c *countingSubReconciler) Forget(string) {}
 
@@ -82,7 +79,7 @@ func TestReconcile_steps(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
-			importer, agent, bundles, live := &uninstaller{}, &countingSubReconciler{condition: "A"}, &countingSubReconciler{condition: "B"}, &liveness{}
+			importer, agent, bundles, live := &uninstaller{}, &countingSubReconciler{}, &countingSubReconciler{}, &liveness{}
 			d.subReconcilers, d.namespaces = SubReconcilers{importer, agent, bundles, live}, cachedNamespace{Namespace: row.namespace}
 			c := d.cluster
 			c.Status.Namespace = memberNamespace
@@ -118,7 +115,7 @@ func TestReconcile_statusLater(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			live := &liveness{}
-			agent := &countingSubReconciler{condition: "A", later: row.later}
+			agent := &countingSubReconciler{later: row.later}
 			d.subReconcilers, d.namespaces = SubReconcilers{&fixedImport{out: row.live}, agent, live, live}, cachedNamespace{Namespace: ownNamespace()}
 			d.cluster.Status.Namespace = memberNamespace
 			latest, err := d.reconcile(t.Context(), d.cluster)
@@ -141,8 +138,6 @@ type fixedImport struct {
 	uninstaller
 	out result.Result
 }
-
-func (f *fixedImport) Condition() string { return fleet.ConditionImported }
 
 func (f *fixedImport) Reconcile(context.Context, *fleet.Cluster) result.Result { return f.out }
 
@@ -327,7 +322,7 @@ func TestReconcile_namespaceOfSomebodyElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			d.DisableBundles = row.disableBundles
-			d.subReconcilers = SubReconcilers{&uninstaller{}, &countingSubReconciler{condition: "A"}, &countingSubReconciler{condition: "B"}, &liveness{}}
+			d.subReconcilers = SubReconcilers{&uninstaller{}, &countingSubReconciler{}, &countingSubReconciler{}, &liveness{}}
 			c := d.cluster
 			c.DeletionTimestamp, c.Status.Namespace = nil, row.status
 			if row.digest != "" {

@@ -165,8 +165,6 @@ func (h *handler) clusterOfUninstallingAgent(deployment *fleet.BundleDeployment)
 
 // SubReconciler is one controller's contribution to the status of a Cluster.
 type SubReconciler interface {
-	// Condition is the type of the condition that reports the result.
-	Condition() string
 	// Reconcile changes the status of the Cluster, which is a copy; the controller of Clusters writes it. Reconcile does not
 	// block: a sub-reconciler that takes long returns Wait and enqueues the Cluster later.
 	Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result
@@ -208,14 +206,20 @@ type SubReconcilers struct {
 	Liveness    Liveness
 }
 
+// conditionReconciler is a sub-reconciler with the type of the condition that reports its result.
+type conditionReconciler struct {
+	SubReconciler
+	condition string
+}
+
 // of returns the sub-reconcilers for a Cluster. For a Cluster that is assigned to another controller, Import and AgentBundle are called too:
 // they drop the kubeconfig and delete the agent's Bundle.
-func (s SubReconcilers) of(cluster *fleet.Cluster) []SubReconciler {
-	all := []SubReconciler{s.Import, s.AgentBundle}
+func (s SubReconcilers) of(cluster *fleet.Cluster) []conditionReconciler {
+	all := []conditionReconciler{{s.Import, fleet.ConditionImported}, {s.AgentBundle, fleet.ConditionReconciled}}
 	if managedElsewhere(cluster) {
 		return all
 	}
-	return append(all, s.Bundles, s.Liveness)
+	return append(all, conditionReconciler{s.Bundles, fleet.ConditionReady}, conditionReconciler{s.Liveness, fleet.ConditionConnected})
 }
 
 func managedElsewhere(cluster *fleet.Cluster) bool {

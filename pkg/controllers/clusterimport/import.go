@@ -29,9 +29,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Condition implements cluster.SubReconciler.
-func (i *Importer) Condition() string { return fleet.ConditionImported }
-
 // Forget cancels the calls to the member of a deleted Cluster and drops its kubeconfig.
 func (i *Importer) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")

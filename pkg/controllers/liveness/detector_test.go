@@ -57,8 +57,8 @@ func newDetectorTest(t *testing.T, hub config.Hub) *detectorTest {
 func (d *detectorTest) pass() (corev1.ConditionStatus, *result.Transition) {
 	d.RecordAndCopy(d.cluster)
 	out := d.Reconcile(context.Background(), d.cluster)
-	transition := result.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
-	return fleetstatus.Condition(d.cluster.Status.Conditions, d.Condition()).Status, transition
+	transition := result.Set(&d.cluster.Status.Conditions, fleet.ConditionConnected, out, d.clock.Now())
+	return fleetstatus.Condition(d.cluster.Status.Conditions, fleet.ConditionConnected).Status, transition
 }
 
 func (d *detectorTest) status() corev1.ConditionStatus {
@@ -192,7 +192,7 @@ func TestDetector_changedConfiguration(t *testing.T) {
 func TestDetector_hubWasDown(t *testing.T) {
 	d := newDetectorTest(t, config.Hub{})
 	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
-	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent sends a heartbeat every 15m0s"), noon)
+	result.Set(&d.cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, "the agent sends a heartbeat every 15m0s"), noon)
 	status, transition := d.pass()
 	assert.Equal(t, yes, status)
 	assert.Nil(t, transition, "nothing to write")

@@ -77,9 +77,6 @@ func newDetector(c *app.Context, clusters enqueue.Enqueuer, accounts accountCach
 // Wait returns when the Detector has stopped.
 func (d *Detector) Wait() { d.running.Wait() }
 
-// Condition implements cluster.SubReconciler.
-func (d *Detector) Condition() string { return fleet.ConditionConnected }
-
 // Forget drops the heartbeats of a deleted Cluster.
 func (d *Detector) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")

@@ -78,9 +78,6 @@ func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 	return []types.NamespacedName{{Namespace: bundle.Namespace, Name: name}}
 }
 
-// Condition implements cluster.SubReconciler.
-func (a *AgentBundles) Condition() string { return fleet.ConditionReconciled }
-
 // Forget drops the state of a deleted Cluster.
 func (a *AgentBundles) Forget(key string) { a.moved.Delete(key) }
 
