@@ -85,6 +85,8 @@ var neverListed = []schema.GroupVersionKind{
 const (
 	clusterKind          = "Cluster"
 	clusterGroupKind     = "ClusterGroup"
+	requestKind          = "ClusterRegistration"
+	tokenKind            = "ClusterRegistrationToken"
 	bundleKind           = "Bundle"
 	bundleDeploymentKind = "BundleDeployment"
 	leaseKind            = "Lease"
@@ -95,8 +97,8 @@ const (
 var fleetKinds = []schema.GroupVersionKind{
 	fleet.SchemeGroupVersion.WithKind(clusterKind),
 	fleet.SchemeGroupVersion.WithKind(clusterGroupKind),
-	fleet.SchemeGroupVersion.WithKind("ClusterRegistration"),
-	fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken"),
+	fleet.SchemeGroupVersion.WithKind(requestKind),
+	fleet.SchemeGroupVersion.WithKind(tokenKind),
 	fleet.SchemeGroupVersion.WithKind(bundleKind),
 	fleet.SchemeGroupVersion.WithKind(bundleDeploymentKind),
 }
@@ -154,13 +156,8 @@ type caches struct {
 	secrets, contents, configMaps cache.SharedIndexInformer          // by metadata; the last two are nil with disableBundles
 	interner                      *interner
 	large                         *largeObjects
-	readLimit                     func()              // of large
-	transformManaged              cache.TransformFunc // of the kinds managedOnly, except Leases
-	transformBundle               cache.TransformFunc // nil keeps Bundles whole
-	transformCluster              cache.TransformFunc // restores their status and shrinks their spec: see package preserve and withSmallSpec
-	transformDeployment           cache.TransformFunc // nil keeps them whole
-	transformGroup                cache.TransformFunc // nil keeps them whole
-	transformRegistration         cache.TransformFunc // of requests and tokens; nil keeps them whole
+	readLimit                     func()                         // of large
+	transforms                    map[string]cache.TransformFunc // by kind; other kinds are kept whole
 	agents                        preserve.AgentReports
 
 	mu      sync.Mutex
@@ -186,8 +183,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	c := &caches{
 		lifetime: lifetime,
 		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
-		secrets: secretInformer(metadataClient), interner: newInterner(), large: newLargeObjects(),
-		transformManaged: reduceManaged(registration.SystemRegistrationNamespace(o.SystemNamespace)),
+		secrets:  metadataInformer(metadataClient, corev1.SchemeGroupVersion.WithResource("secrets"), foreignSecrets),
+		interner: newInterner(), large: newLargeObjects(),
+		transforms: managedTransforms(registration.SystemRegistrationNamespace(o.SystemNamespace)),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
@@ -197,28 +195,26 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		return nil, err
 	}
 	c.readLimit = func() { c.large.readLimit(lifetime, configMaps, o.SystemNamespace) }
-	c.transformCluster = restoreCluster
+	restore, reduceDeployment := cache.TransformFunc(restoreCluster), cache.TransformFunc(withoutOptions)
 	if o.DisableBundles {
-		c.transformCluster = c.agents.Transform
+		restore, reduceDeployment = c.agents.Transform, withoutSpec
 	}
-	switch {
-	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
-	case o.DisableBundles:
-		c.transformBundle, c.transformDeployment, c.transformGroup = withoutResources, withoutSpec, clustergroup.Reduce
-	default:
-		c.transformBundle, c.transformDeployment, c.transformGroup = withoutResources, withoutOptions, clustergroup.Reduce
-	}
-	if c.fleet == c.own {
+	c.transforms[clusterKind] = restore
+	if c.fleet == c.own { // a shared cache stays complete: an embedding server may use the other fields
 		limited := func(first cache.TransformFunc) cache.TransformFunc {
 			return c.large.transform(withSmallMetadata(first))
 		}
-		c.transformCluster, c.transformBundle = limited(withSmallSpec(c.transformCluster)), limited(c.transformBundle)
-		c.transformGroup, c.transformRegistration = limited(c.transformGroup), limited(nil)
+		c.transforms[clusterKind] = limited(withSmallSpec(restore))
+		c.transforms[clusterGroupKind] = limited(clustergroup.Reduce)
+		c.transforms[requestKind], c.transforms[tokenKind] = limited(nil), limited(nil)
+		c.transforms[bundleKind] = limited(withoutResources)
+		c.transforms[bundleDeploymentKind] = reduceDeployment
 	}
 	if o.DisableBundles {
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
 	} else {
-		c.contents, c.configMaps = contentInformer(metadataClient), configMapInformer(metadataClient)
+		c.contents = metadataInformer(metadataClient, fleet.SchemeGroupVersion.WithResource("contents"), "")
+		c.configMaps = metadataInformer(metadataClient, corev1.SchemeGroupVersion.WithResource("configmaps"), foreignConfigMaps)
 	}
 	return c, nil
 }
@@ -295,29 +291,22 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 		if c.fleet == c.own && countsMemory(kind) {
 			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.large.forget})
 		}
-		switch kind.Kind {
-		case bundleKind:
-			c.interner.transform(informer, c.transformBundle)
-		case clusterKind:
-			c.interner.transform(informer, c.transformCluster)
+		if kind.Kind == clusterKind {
 			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.agents.Forget})
-		case bundleDeploymentKind:
-			c.interner.transform(informer, c.transformDeployment)
-		case clusterGroupKind:
-			c.interner.transform(informer, c.transformGroup)
-		case leaseKind:
-			c.interner.transform(informer, liveness.Reduce)
-		default:
-			first := cache.TransformFunc(nil)
-			if slices.Contains(managedOnly, kind) {
-				first = c.transformManaged
-			} else if kind.Group == fleet.SchemeGroupVersion.Group { // requests and tokens
-				first = c.transformRegistration
-			}
-			c.interner.transform(informer, first)
 		}
+		c.interner.transform(informer, c.transforms[kind.Kind])
 	}
 	return nil
+}
+
+// managedTransforms returns the transforms of the kinds managedOnly.
+func managedTransforms(registrationNamespace string) map[string]cache.TransformFunc {
+	transforms := map[string]cache.TransformFunc{}
+	for _, kind := range managedOnly {
+		transforms[kind.Kind] = reduceManaged(registrationNamespace)
+	}
+	transforms[leaseKind] = liveness.Reduce
+	return transforms
 }
 
 // restoreCluster adds the fields to the status of a Cluster that a hub with disableBundles has stored in an annotation.
@@ -390,29 +379,17 @@ func (c *caches) startWorkers(ctx context.Context, workers int) error {
 // wait returns when the metadata caches have stopped.
 func (c *caches) wait() { c.running.Wait() }
 
-// foreignSecrets excludes the Secrets of ServiceAccount tokens and Helm releases, which are never kubeconfig Secrets, to save memory.
-const foreignSecrets = "type!=" + string(corev1.SecretTypeServiceAccountToken) + ",type!=helm.sh/release.v1"
+// The field selectors of the metadata caches save memory. foreignSecrets excludes the Secrets of ServiceAccount tokens and Helm releases, which are
+// never kubeconfig Secrets, and foreignConfigMaps the root certificates that Kubernetes puts into each namespace.
+const (
+	foreignSecrets    = "type!=" + string(corev1.SecretTypeServiceAccountToken) + ",type!=helm.sh/release.v1"
+	foreignConfigMaps = "metadata.name!=kube-root-ca.crt"
+)
 
-// secretInformer watches the metadata of Secrets. The hub reads a kubeconfig when it needs it.
-func secretInformer(client metadata.Interface) cache.SharedIndexInformer {
-	informer := metadatainformer.NewFilteredMetadataInformer(client, corev1.SchemeGroupVersion.WithResource("secrets"),
-		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = foreignSecrets }).Informer()
-	_ = informer.SetTransform(keepIdentity) // fails only for an informer that runs already
-	return informer
-}
-
-// configMapInformer watches ConfigMaps for their versions only, without the root certificates that Kubernetes puts into each namespace.
-func configMapInformer(client metadata.Interface) cache.SharedIndexInformer {
-	informer := metadatainformer.NewFilteredMetadataInformer(client, corev1.SchemeGroupVersion.WithResource("configmaps"),
-		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }).Informer()
-	_ = informer.SetTransform(keepIdentity) // fails only for an informer that runs already
-	return informer
-}
-
-// contentInformer watches the metadata of Contents.
-func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
-	informer := metadatainformer.NewFilteredMetadataInformer(client, fleet.SchemeGroupVersion.WithResource("contents"),
-		metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+// metadataInformer watches the metadata of Secrets, ConfigMaps or Contents. The hub reads a whole object, for example a kubeconfig, when it needs it.
+func metadataInformer(client metadata.Interface, resource schema.GroupVersionResource, fieldSelector string) cache.SharedIndexInformer {
+	informer := metadatainformer.NewFilteredMetadataInformer(client, resource,
+		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = fieldSelector }).Informer()
 	_ = informer.SetTransform(keepIdentity) // fails only for an informer that runs already
 	return informer
 }

@@ -119,7 +119,7 @@ func TestMemoryOfACluster(t *testing.T) {
 		}
 	}
 
-	c := &caches{interner: newInterner(), transformManaged: reduceManaged("registrations")}
+	c := &caches{interner: newInterner(), transforms: managedTransforms("registrations")}
 	caches := unstarted{informers: map[string]*informed{}}
 	for _, kind := range managedOnly {
 		informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, nil, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
