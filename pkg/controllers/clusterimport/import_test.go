@@ -117,7 +117,7 @@ func request(name, reason string) *fleet.ClusterRegistration {
 }
 
 // kept returns the kubeconfig Secret that the Importer keeps in memory.
-func (h *harness) kept() *corev1.Secret { return h.kubeconfigs.get(clusterKey("c"), "u/1").secret }
+func (h *harness) kept() *corev1.Secret { return h.kubeconfigs.get(clusterKey("c"), "u/1") }
 
 // reads returns how often a Secret was read since the last call.
 func (h *harness) reads() (count int) {
@@ -871,7 +871,7 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		secret.Data["other"] = make([]byte, 1000)
 		h := newHarness(t, secret)
 		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
-		kept := h.kubeconfigs.byCluster[clusterKey("c")].secret.Data
+		kept := h.kubeconfigs.byCluster[clusterKey("c")].Data
 		assert.Contains(t, kept, "other", "its name may be shown")
 		assert.Empty(t, kept["other"])
 		assert.NotEmpty(t, kept["value"])

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +61,7 @@ func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, versi
 	if version == "" {
 		return nil, missing
 	}
-	secret = i.kubeconfigs.get(nameOf(cluster), version).secret
+	secret = i.kubeconfigs.get(nameOf(cluster), version)
 	if secret == nil {
 		var err error
 		secret, err = i.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -74,7 +73,7 @@ func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, versi
 		}
 		secret = withoutUnused(secret)
 		if usedSize(secret) <= maxKubeconfig {
-			i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret: secret})
+			i.kubeconfigs.keep(nameOf(cluster), secret)
 		}
 	}
 	if !access.MayUse(cluster, secret) {
@@ -112,13 +111,8 @@ func withoutUnused(secret *corev1.Secret) *corev1.Secret {
 	return secret
 }
 
-// clientFor returns the client for the member, and sends no request. The client for the hub's own cluster is not kept, because it depends on
-// more than the Secret.
+// clientFor returns a client for the member, and sends no request.
 func (i *Importer) clientFor(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, mode config.TLSMode) (*memberClient, *failure) {
-	known := i.kubeconfigs.get(nameOf(cluster), version(secret))
-	if known.member != nil && known.mode == mode && reflect.DeepEqual(known.limits, hub.Members) {
-		return known.member, nil
-	}
 	parsed, err := parseKubeconfig(secret)
 	if err != nil {
 		return nil, failuref(fleet.ReasonKubeconfigInvalid, "%s", err)
@@ -144,7 +138,6 @@ func (i *Importer) clientFor(hub config.Hub, cluster *fleet.Cluster, secret *cor
 		return nil, failuref(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
 			secret.Namespace, secret.Name, innermost(err))
 	}
-	i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret, mode, hub.Members, member})
 	return member, nil
 }
 
@@ -168,66 +161,48 @@ const (
 	keptInTotal      = 64 << 20
 )
 
-// kubeconfigs keeps the kubeconfig Secret of each import that is under way, and the connection made from it: a Cluster is reconciled several
-// times during its import, and each pass would read the Secret again. Thousands of imports of a workspace may wait for their
-// token or for a slot, so the bytes are limited. The zero kubeconfigs are ready to use.
+// kubeconfigs keeps the kubeconfig Secret of each import that is under way: a Cluster is reconciled several times during its import, and each pass
+// would read the Secret again. Thousands of imports of a workspace may wait for their token or for a slot, so the bytes are limited. The zero
+// kubeconfigs are ready to use.
 type kubeconfigs struct {
 	mu        sync.Mutex
-	byCluster map[types.NamespacedName]keptKubeconfig
+	byCluster map[types.NamespacedName]*corev1.Secret
 	sizes     map[string]int // by the workspace
 	total     int
 }
 
-type keptKubeconfig struct {
-	secret *corev1.Secret
-	mode   config.TLSMode
-	limits config.Members
-	member *memberClient // nil until connected
+// keptSize estimates the memory of a Secret, with the names of its other keys, its labels and annotations.
+func keptSize(secret *corev1.Secret) int {
+	const base, entry = 1 << 10, 64
+	entries := len(secret.Data) + len(secret.Labels) + len(secret.Annotations) + len(secret.OwnerReferences) + len(secret.Finalizers)
+	return base + secret.Size() + entry*entries
 }
 
-// size estimates the memory of the Secret, with the names of its other keys, its labels and annotations, and of the connection, which has copies
-// of the kubeconfig and its own pool of certificates.
-func (k keptKubeconfig) size() int {
-	const secret, entry, member = 1 << 10, 64, 48 << 10
-	entries := len(k.secret.Data) + len(k.secret.Labels) + len(k.secret.Annotations) + len(k.secret.OwnerReferences) + len(k.secret.Finalizers)
-	size := secret + k.secret.Size() + entry*entries
-	if k.member != nil {
-		size += 2*usedSize(k.secret) + member
-	}
-	return size
-}
-
-// get returns the kubeconfig of the Cluster if it comes from this version of the Secret, otherwise the zero value.
-func (k *kubeconfigs) get(cluster types.NamespacedName, secretVersion string) keptKubeconfig {
+// get returns the kubeconfig Secret of the Cluster if it is kept and has this version, otherwise nil.
+func (k *kubeconfigs) get(cluster types.NamespacedName, secretVersion string) *corev1.Secret {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if known, found := k.byCluster[cluster]; found && version(known.secret) == secretVersion {
-		return known
+	if secret, found := k.byCluster[cluster]; found && version(secret) == secretVersion {
+		return secret
 	}
-	return keptKubeconfig{}
+	return nil
 }
 
-// keep keeps a kubeconfig if there is room for it, or else the Secret without the connection, or else nothing. Connections get half of the
-// room, because creating a connection costs less than reading a Secret.
-func (k *kubeconfigs) keep(cluster types.NamespacedName, now keptKubeconfig) {
+// keep replaces the Secret of the Cluster, or drops it if there is no room for it.
+func (k *kubeconfigs) keep(cluster types.NamespacedName, secret *corev1.Secret) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remove(cluster)
-	hasRoom := func(part int) bool {
-		return k.sizes[cluster.Namespace]+now.size() <= keptPerWorkspace/part && k.total+now.size() <= keptInTotal/part
-	}
-	if !hasRoom(2) {
-		now.member = nil
-	}
-	if !hasRoom(1) {
+	size := keptSize(secret)
+	if k.sizes[cluster.Namespace]+size > keptPerWorkspace || k.total+size > keptInTotal {
 		return
 	}
 	if k.byCluster == nil {
-		k.byCluster, k.sizes = map[types.NamespacedName]keptKubeconfig{}, map[string]int{}
+		k.byCluster, k.sizes = map[types.NamespacedName]*corev1.Secret{}, map[string]int{}
 	}
-	k.byCluster[cluster] = now
-	k.sizes[cluster.Namespace] += now.size()
-	k.total += now.size()
+	k.byCluster[cluster] = secret
+	k.sizes[cluster.Namespace] += size
+	k.total += size
 }
 
 func (k *kubeconfigs) drop(cluster types.NamespacedName) {
@@ -237,13 +212,14 @@ func (k *kubeconfigs) drop(cluster types.NamespacedName) {
 }
 
 func (k *kubeconfigs) remove(cluster types.NamespacedName) {
-	known, found := k.byCluster[cluster]
+	secret, found := k.byCluster[cluster]
 	if !found {
 		return
 	}
 	delete(k.byCluster, cluster)
-	k.total -= known.size()
-	if k.sizes[cluster.Namespace] -= known.size(); k.sizes[cluster.Namespace] == 0 {
+	size := keptSize(secret)
+	k.total -= size
+	if k.sizes[cluster.Namespace] -= size; k.sizes[cluster.Namespace] == 0 {
 		delete(k.sizes, cluster.Namespace)
 	}
 }

@@ -228,15 +228,14 @@ func TestClientFor_addresses(t *testing.T) {
 		require.NotNil(t, problem)
 		assert.Equal(t, "ConfigInvalid", problem.reason)
 	})
-	t.Run("another configuration: another connection", func(t *testing.T) {
+	t.Run("another configuration: another fingerprint", func(t *testing.T) {
 		h, secret, hub := newHarness(t), kubeconfigSecret(with(t, nil)), hubConfig
 		first, problem := h.clientFor(hub, fresh(), secret, config.TLSModeStrict)
 		require.Nil(t, problem)
 		again, _ := h.clientFor(hub, fresh(), secret, config.TLSModeStrict)
-		assert.Same(t, first, again)
+		assert.Equal(t, first.fingerprint, again.fingerprint)
 		hub.Members = config.Members{DeniedCIDRs: config.CIDRs{netip.MustParsePrefix("10.0.0.0/8")}}
 		other, _ := h.clientFor(hub, fresh(), secret, config.TLSModeStrict)
-		assert.NotSame(t, first, other)
 		assert.NotEqual(t, first.fingerprint, other.fingerprint, "the call is tried at once")
 	})
 }
@@ -268,39 +267,37 @@ func TestNewMemberClient_fingerprint(t *testing.T) {
 
 func TestKubeconfigs(t *testing.T) {
 	var k kubeconfigs
-	kubeconfig := func(size int, member *memberClient) keptKubeconfig {
-		return keptKubeconfig{secret: kubeconfigSecret(map[string][]byte{"value": make([]byte, size)}), member: member}
+	kubeconfig := func(size int) *corev1.Secret {
+		return kubeconfigSecret(map[string][]byte{"value": make([]byte, size)})
 	}
 	name := func(workspace string, n int) types.NamespacedName {
 		return types.NamespacedName{Namespace: workspace, Name: fmt.Sprint(n)}
 	}
 	for n := range 1000 {
-		k.keep(name("hostile", n), kubeconfig(maxKubeconfig, &memberClient{}))
+		k.keep(name("hostile", n), kubeconfig(maxKubeconfig))
 	}
 	assert.LessOrEqual(t, k.sizes["hostile"], keptPerWorkspace)
 	assert.Less(t, len(k.byCluster), 100)
 
-	large := kubeconfig(1, nil) // of other keys only their names are kept
+	large := kubeconfig(1) // of other keys only their names are kept
 	for n := range 4000 {
-		large.secret.Data[fmt.Sprintf("%0253d", n)] = nil
+		large.Data[fmt.Sprintf("%0253d", n)] = nil
 	}
 	for n := range 1000 {
 		k.keep(name("names", n), large)
 	}
 	assert.Less(t, len(k.byCluster), 100)
 
-	k.keep(name("ws", 1), kubeconfig(6000, &memberClient{}))
-	assert.NotNil(t, k.get(name("ws", 1), "u/1").member)
 	for n := range 1000 {
-		k.keep(name("ws", n), kubeconfig(6000, &memberClient{}))
+		k.keep(name("ws", n), kubeconfig(6000))
 	}
 	for n := range 1000 {
-		require.NotNil(t, k.get(name("ws", n), "u/1").secret, "a thousand imports read their Secret once")
+		require.NotNil(t, k.get(name("ws", n), "u/1"), "a thousand imports read their Secret once")
 	}
 
 	for _, workspace := range []string{"a", "b", "c", "d"} {
 		for n := range 1000 {
-			k.keep(name(workspace, n), kubeconfig(maxKubeconfig, nil))
+			k.keep(name(workspace, n), kubeconfig(maxKubeconfig))
 		}
 	}
 	assert.LessOrEqual(t, k.total, keptInTotal)
