@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -58,23 +59,49 @@ func FuzzIdentityNames(f *testing.F) {
 // identities fills values from few strings, so that many are equal.
 func identities(seed []byte, into any) { fuzz.From(seed, "a", "b", "ab", "cluster-1").Fill(into) }
 
+// filledCluster has the fields of a Cluster that MatchCluster reads.
+type filledCluster struct {
+	Name, ClientID string
+	Deleting       bool
+}
+
+func (f filledCluster) cluster() *fleet.Cluster {
+	if f.Deleting {
+		return deletingCluster(f.Name, f.ClientID)
+	}
+	return knownCluster(f.Name, f.ClientID)
+}
+
 func FuzzMatchCluster(f *testing.F) {
 	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var in struct {
 			ClientID string
-			Owners   []KnownCluster
-			SameName *KnownCluster
+			Owners   []filledCluster
+			SameName *filledCluster
 		}
 		identities(seed, &in)
-		match := MatchCluster(in.ClientID, in.Owners, in.SameName)
+		var owners, living []*fleet.Cluster
+		for _, o := range in.Owners {
+			owners = append(owners, o.cluster())
+		}
+		var sameName *fleet.Cluster
+		if in.SameName != nil {
+			sameName = in.SameName.cluster()
+		}
+		match := MatchCluster(in.ClientID, owners, sameName)
 		assertOneAnswer(t, match)
-		assert.Equal(t, match.Refuse, MatchCluster(in.ClientID, fuzz.Shuffled(seed, in.Owners), in.SameName).Refuse)
-		assert.Equal(t, match.Use, MatchCluster(in.ClientID, fuzz.Shuffled(seed, in.Owners), in.SameName).Use)
-		if living := slices.DeleteFunc(slices.Clone(in.Owners), func(k KnownCluster) bool { return k.Deleting }); len(living) > 1 {
+		assert.Equal(t, match.Refuse, MatchCluster(in.ClientID, fuzz.Shuffled(seed, owners), sameName).Refuse)
+		assert.Same(t, match.Use, MatchCluster(in.ClientID, fuzz.Shuffled(seed, owners), sameName).Use)
+		for _, o := range owners {
+			if o.DeletionTimestamp == nil {
+				living = append(living, o)
+			}
+		}
+		if len(living) > 1 {
 			assert.NotNil(t, match.Refuse, "the Cluster is ambiguous")
 		} else if len(living) == 1 && match.Refuse == nil {
-			assert.Equal(t, living[0].Name, match.Use)
+			assert.Same(t, living[0], match.Use)
 		}
 		if match.Create != "" {
 			assert.Nil(t, in.SameName, "a Cluster that exists is not made")
@@ -89,13 +116,12 @@ func FuzzMatchCluster(f *testing.F) {
 func assertOneAnswer(t *testing.T, m ClusterMatch) {
 	t.Helper()
 	answers := 0
-	for _, given := range []bool{m.Use != "", m.Create != "", m.Wait != nil, m.Refuse != nil} {
+	for _, given := range []bool{m.Use != nil, m.Create != "", m.Wait != nil, m.Refuse != nil} {
 		if given {
 			answers++
 		}
 	}
-	// An owner without a name, which Kubernetes does not have, is used by that name.
-	assert.LessOrEqual(t, answers, 1)
+	assert.Equal(t, 1, answers)
 	for _, r := range []*Explanation{m.Wait, m.Refuse} {
 		if r != nil {
 			assert.NotEmpty(t, r.Reason)
@@ -128,26 +154,46 @@ func FuzzMatchToken(f *testing.F) {
 	})
 }
 
+// filledRequest has the fields of a request that Superseded and NewerGranted read.
+type filledRequest struct {
+	Name, ClientRandom         string
+	Created                    time.Time
+	Granted, Assumed, Deleting bool
+}
+
+func (f filledRequest) request() *fleet.ClusterRegistration {
+	r := requestAt(f.Name, f.ClientRandom, f.Created, f.Granted)
+	if f.Assumed {
+		withoutToken(r)
+	}
+	if f.Deleting {
+		deleting(r)
+	}
+	return r
+}
+
 func FuzzSuperseded(f *testing.F) {
 	fuzz.AddSeeds(f)
 	f.Fuzz(func(t *testing.T, seed []byte) {
-		var self AgentRequest
-		var others []AgentRequest
+		var filledSelf filledRequest
+		var filledOthers []filledRequest
 		filler := fuzz.From(seed, "a", "b", "ab")
-		filler.Fill(&self)
-		filler.Fill(&others)
-		for i := range others {
-			others[i].Name += "-" // objects have names
+		filler.Fill(&filledSelf)
+		filler.Fill(&filledOthers)
+		self := filledSelf.request()
+		var others []*fleet.ClusterRegistration
+		for _, f := range filledOthers {
+			f.Name += "-" // objects have names
+			others = append(others, f.request())
 		}
 		void := Superseded(self, others)
-		assert.Equal(t, void, Superseded(self, fuzz.Shuffled(seed, others)), "whatever the order")
-		assert.True(t, slices.IsSorted(void))
-		assert.NotContains(t, void, self.Name)
-		var older []string
+		assert.ElementsMatch(t, void, Superseded(self, fuzz.Shuffled(seed, others)), "whatever the order")
+		var older []*fleet.ClusterRegistration
 		for _, r := range others {
-			same := r.Name == self.Name || r.ClientRandom == self.ClientRandom
-			if !same && (r.Created.Before(self.Created) || r.Granted && r.Created.Equal(self.Created)) {
-				older = append(older, r.Name)
+			same := r.Name == self.Name || r.Spec.ClientRandom == self.Spec.ClientRandom
+			created, now := r.CreationTimestamp.Time, self.CreationTimestamp.Time
+			if !same && r.DeletionTimestamp == nil && (created.Before(now) || r.Status.Granted && created.Equal(now)) {
+				older = append(older, r)
 			}
 		}
 		assert.ElementsMatch(t, older, void)

@@ -280,25 +280,15 @@ func RefusalOf(request *fleet.ClusterRegistration) (genericcondition.GenericCond
 	return granted, true
 }
 
-// Refused is a request that was refused.
-type Refused struct {
-	Name    string
-	Created time.Time
-	// Decided is true if a person decided about the request. Such requests are kept: otherwise the same decision would be needed again.
-	Decided bool
-}
-
 // DeletableRefused returns the refused requests of one creator that the hub deletes: those older than RefusedLifetime, and the oldest
-// ones above MostRefused.
-func DeletableRefused(refused []Refused, now time.Time) (names []string) {
-	refused = slices.DeleteFunc(slices.Clone(refused), func(r Refused) bool { return r.Decided })
-	slices.SortFunc(refused, func(a, b Refused) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
-	})
+// ones above MostRefused. It leaves out those about which a person has decided: otherwise the same decision would be needed again.
+func DeletableRefused(refused []*fleet.ClusterRegistration, now time.Time) (deletable []*fleet.ClusterRegistration) {
+	refused = slices.DeleteFunc(slices.Clone(refused), func(r *fleet.ClusterRegistration) bool { return r.Status.Approval != nil })
+	slices.SortFunc(refused, newestFirst)
 	for i, r := range refused {
-		if i >= MostRefused || now.Sub(r.Created) >= RefusedLifetime {
-			names = append(names, r.Name)
+		if i >= MostRefused || now.Sub(r.CreationTimestamp.Time) >= RefusedLifetime {
+			deletable = append(deletable, r)
 		}
 	}
-	return names
+	return deletable
 }

@@ -372,26 +372,32 @@ func TestDeletableRefusedByAge(t *testing.T) {
 		{"long ago, and a person has decided", 100 * RefusedLifetime, true, false},
 		{"the API server's clock is ahead", -time.Hour, false, false},
 	} {
-		got := DeletableRefused([]Refused{{Name: "r", Created: now.Add(-row.age), Decided: row.decided}}, now)
+		request := requestAt("r", "", now.Add(-row.age), false)
+		if row.decided {
+			request.Status.Approval = &fleet.RegistrationApproval{}
+		}
+		got := DeletableRefused([]*fleet.ClusterRegistration{request}, now)
 		assert.Equal(t, row.deleted, len(got) == 1, row.name)
 	}
 }
 
 func TestDeletableRefusedByNumber(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	var all []Refused
+	var all []*fleet.ClusterRegistration
 	for n := range MostRefused + 3 {
-		all = append(all, Refused{Name: fmt.Sprintf("r-%04d", n), Created: now.Add(time.Duration(n)*time.Second - time.Hour)})
+		all = append(all, requestAt(fmt.Sprintf("r-%04d", n), "", now.Add(time.Duration(n)*time.Second-time.Hour), false))
 	}
-	all = append(all, Refused{Name: "denied", Created: now.Add(-2 * time.Hour), Decided: true})
+	denied := requestAt("denied", "", now.Add(-2*time.Hour), false)
+	denied.Status.Approval = &fleet.RegistrationApproval{}
+	all = append(all, denied)
 	assert.Empty(t, DeletableRefused(all[3:], now))
 	for range 3 {
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		assert.ElementsMatch(t, []string{"r-0000", "r-0001", "r-0002"}, DeletableRefused(all, now))
+		assert.ElementsMatch(t, []string{"r-0000", "r-0001", "r-0002"}, namesOf(DeletableRefused(all, now)))
 	}
-	same := make([]Refused, MostRefused+1)
+	same := make([]*fleet.ClusterRegistration, MostRefused+1)
 	for n := range same {
-		same[n] = Refused{Name: fmt.Sprintf("r-%04d", n), Created: now}
+		same[n] = requestAt(fmt.Sprintf("r-%04d", n), "", now, false)
 	}
-	assert.Equal(t, []string{"r-0000"}, DeletableRefused(same, now), "of one second, always the same one")
+	assert.Equal(t, []string{"r-0000"}, namesOf(DeletableRefused(same, now)), "of one second, always the same one")
 }

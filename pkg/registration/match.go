@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -20,47 +19,40 @@ type Explanation struct {
 	Message string
 }
 
-// KnownCluster describes an existing Cluster to MatchCluster.
-type KnownCluster struct {
-	Name     string
-	ClientID string
-	Deleting bool
-}
-
 // ClusterMatch is the Cluster of a request. Exactly one field is set.
 type ClusterMatch struct {
-	Use    string       // the existing Cluster of that name
-	Create string       // a new Cluster of that name
-	Wait   *Explanation // retry on an event of the Cluster in the message
-	Refuse *Explanation // refuse until the object in the message changes
+	Use    *fleet.Cluster // an existing Cluster
+	Create string         // a new Cluster of that name
+	Wait   *Explanation   // retry on an event of the Cluster in the message
+	Refuse *Explanation   // refuse until the object in the message changes
 }
 
 // MatchCluster finds the Cluster of a clientID. owners are the Clusters of the request's namespace with that clientID, and
 // sameName is the Cluster, if any, with the name that a new one would get.
-func MatchCluster(clientID string, owners []KnownCluster, sameName *KnownCluster) ClusterMatch {
+func MatchCluster(clientID string, owners []*fleet.Cluster, sameName *fleet.Cluster) ClusterMatch {
 	if refusal := checkClientID(clientID); refusal != nil {
 		return ClusterMatch{Refuse: refusal}
 	}
-	living := slices.DeleteFunc(slices.Clone(owners), func(k KnownCluster) bool { return k.Deleting })
+	living := slices.DeleteFunc(slices.Clone(owners), func(c *fleet.Cluster) bool { return c.DeletionTimestamp != nil })
 	switch {
 	case len(living) > 1:
 		return ClusterMatch{Refuse: ambiguous(living)}
 	case len(living) == 1:
-		return ClusterMatch{Use: living[0].Name}
+		return ClusterMatch{Use: living[0]}
 	case len(owners) > 0:
 		return ClusterMatch{Wait: waitDeleted(owners[0].Name)}
 	}
 	return matchNew(clientID, sameName)
 }
 
-func matchNew(clientID string, sameName *KnownCluster) ClusterMatch {
+func matchNew(clientID string, sameName *fleet.Cluster) ClusterMatch {
 	switch {
 	case sameName == nil:
 		return ClusterMatch{Create: ClusterName(clientID)}
-	case sameName.Deleting:
+	case sameName.DeletionTimestamp != nil:
 		return ClusterMatch{Wait: waitDeleted(sameName.Name)}
-	case sameName.ClientID == clientID:
-		return ClusterMatch{Use: sameName.Name} // created between the two look-ups
+	case sameName.Spec.ClientID == clientID:
+		return ClusterMatch{Use: sameName} // created between the two look-ups
 	}
 	return ClusterMatch{Refuse: &Explanation{
 		Reason: fleet.ReasonClusterNameTaken,
@@ -81,7 +73,7 @@ func checkClientID(clientID string) *Explanation {
 
 // ambiguous names a limited number of Clusters: the message is part of the answer to each request, and users may create any number of Clusters.
 // It does not say how many others there are, because each change of the message would be a write for each request.
-func ambiguous(clusters []KnownCluster) *Explanation {
+func ambiguous(clusters []*fleet.Cluster) *Explanation {
 	const most = 10
 	names := make([]string, len(clusters))
 	for i, c := range clusters {
@@ -132,29 +124,31 @@ func MatchToken(claimed string, found, importToken *KnownToken, namespaceTokens 
 			"or keep a single token in the namespace", len(namespaceTokens))}
 }
 
-// AgentRequest is one of the requests of an agent: those with the same clientID in one namespace.
-type AgentRequest struct {
-	Name         string
-	ClientRandom string
-	Created      time.Time
-	Granted      bool
-	AssumedToken bool // the request names no token, and has no recorded creator
+// HasAssumedToken reports whether a request names no token and has no recorded creator. The annotation of the creator counts even on a request from
+// before the policies were in force: a user who could forge it could name a token as well.
+func HasAssumedToken(request *fleet.ClusterRegistration) bool {
+	return request.Labels[fleet.RegistrationTokenLabel] == "" && request.Annotations[fleet.CreatorAnnotation] == ""
+}
+
+// newestFirst compares the creation times of requests, which have a resolution of one second, and then the names.
+func newestFirst(a, b *fleet.ClusterRegistration) int {
+	return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
 }
 
 // Superseded returns the older requests of the same agent, which the hub deletes when this one is granted or, if the agent renews its credential,
-// when the agent uses the credential of this one. A granted request of the same second counts as older, because creation times have a resolution of one second.
-func Superseded(self AgentRequest, others []AgentRequest) []string {
-	var names []string
+// when the agent uses the credential of this one. others are the requests with the same clientID in the namespace. A granted request of the same
+// second counts as older. Requests that are being deleted are left out.
+func Superseded(self *fleet.ClusterRegistration, others []*fleet.ClusterRegistration) (older []*fleet.ClusterRegistration) {
 	for _, r := range others {
-		if r.Name == self.Name || r.ClientRandom == self.ClientRandom {
+		if r.Name == self.Name || r.Spec.ClientRandom == self.Spec.ClientRandom || r.DeletionTimestamp != nil {
 			continue
 		}
-		if r.Created.Before(self.Created) || r.Granted && r.Created.Equal(self.Created) {
-			names = append(names, r.Name)
+		age := self.CreationTimestamp.Compare(r.CreationTimestamp.Time)
+		if age > 0 || r.Status.Granted && age == 0 {
+			older = append(older, r)
 		}
 	}
-	slices.Sort(names)
-	return names
+	return older
 }
 
 // MostUnused is the maximum number of granted requests of one identity, in addition to the one that is being granted, whose credential no agent
@@ -162,42 +156,33 @@ func Superseded(self AgentRequest, others []AgentRequest) []string {
 const MostUnused = 10
 
 // OldestUnused returns the oldest of these requests above MostUnused.
-func OldestUnused(unused []AgentRequest) (names []string) {
-	unused = slices.Clone(unused)
-	slices.SortFunc(unused, func(a, b AgentRequest) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
-	})
-	for _, r := range unused[min(len(unused), MostUnused):] {
-		names = append(names, r.Name)
-	}
-	return names
+func OldestUnused(unused []*fleet.ClusterRegistration) []*fleet.ClusterRegistration {
+	unused = slices.SortedFunc(slices.Values(unused), newestFirst)
+	return unused[min(len(unused), MostUnused):]
 }
 
-// NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is
+// NewerGranted returns the newest of the granted requests that are newer than this one, or nil. An old request that is
 // reconciled late, for example after an outage, must not revoke the agent's current credential. A granted request whose token is only
-// assumed may come from another agent, so it supersedes only requests whose token is assumed as well. The result does not depend on the order of
-// others, because it is part of a message, and each change of the message would be a status write.
-func NewerGranted(self AgentRequest, others []AgentRequest) string {
-	newest := self
+// assumed may come from another agent, so it supersedes only requests whose token is assumed as well. Requests that are being deleted are left out.
+// The result does not depend on the order of others, because it is part of a message, and each change of the message would be a status write.
+func NewerGranted(self *fleet.ClusterRegistration, others []*fleet.ClusterRegistration) (newest *fleet.ClusterRegistration) {
 	for _, r := range others {
-		newer := cmp.Or(r.Created.Compare(newest.Created), cmp.Compare(r.Name, newest.Name)) > 0
-		if r.Granted && (self.AssumedToken || !r.AssumedToken) && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom && newer {
+		isNewer := r.CreationTimestamp.After(self.CreationTimestamp.Time) && r.Spec.ClientRandom != self.Spec.ClientRandom
+		mayCount := r.Status.Granted && r.DeletionTimestamp == nil && (HasAssumedToken(self) || !HasAssumedToken(r))
+		if isNewer && mayCount && (newest == nil || newestFirst(r, newest) < 0) {
 			newest = r
 		}
 	}
-	if newest == self {
-		return ""
-	}
-	return newest.Name
+	return newest
 }
 
 // TooManyAssumed refuses a request whose token is only assumed, and whose agent does not renew its credential, if MostUnused+1 granted requests of the
 // identity are of that kind. It supersedes none of them, because it may come from another agent, and nothing shows which of their credentials are
 // used. So there could be any number of them.
-func TooManyAssumed(request *fleet.ClusterRegistration, granted []AgentRequest) *Explanation {
+func TooManyAssumed(request *fleet.ClusterRegistration, granted []*fleet.ClusterRegistration) *Explanation {
 	assumed := 0
 	for _, r := range granted {
-		if r.AssumedToken {
+		if HasAssumedToken(r) {
 			assumed++
 		}
 	}

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"fmt"
+	"maps"
 	"math/rand"
 	"slices"
 	"strings"
@@ -10,53 +11,67 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
+// knownCluster returns an existing Cluster.
+func knownCluster(name, clientID string) *fleet.Cluster {
+	return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{ClientID: clientID}}
+}
+
+// deletingCluster returns a Cluster that is being deleted.
+func deletingCluster(name, clientID string) *fleet.Cluster {
+	c := knownCluster(name, clientID)
+	c.DeletionTimestamp = &metav1.Time{}
+	return c
+}
+
 func TestMatchCluster(t *testing.T) {
-	newName := ClusterName("id")
+	newName, mine := ClusterName("id"), knownCluster("mine", "id")
+	justCreated := knownCluster(newName, "id")
 	for _, row := range []struct {
 		name     string
 		clientID string
-		owners   []KnownCluster
-		sameName *KnownCluster
+		owners   []*fleet.Cluster
+		sameName *fleet.Cluster
 		want     ClusterMatch
 		says     string
 	}{
 		{name: "an unknown identity gets a new Cluster", clientID: "id", want: ClusterMatch{Create: newName}},
-		{name: "a known one gets its Cluster", clientID: "id", owners: []KnownCluster{{Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"}},
+		{name: "a known one gets its Cluster", clientID: "id", owners: []*fleet.Cluster{mine}, want: ClusterMatch{Use: mine}},
 		{
 			name: "one that is being deleted does not count beside a living one", clientID: "id",
-			owners: []KnownCluster{{Name: "old", ClientID: "id", Deleting: true}, {Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"},
+			owners: []*fleet.Cluster{deletingCluster("old", "id"), mine}, want: ClusterMatch{Use: mine},
 		},
 		{
-			name: "one that is being deleted is waited for", clientID: "id", owners: []KnownCluster{{Name: "old", ClientID: "id", Deleting: true}},
+			name: "one that is being deleted is waited for", clientID: "id", owners: []*fleet.Cluster{deletingCluster("old", "id")},
 			want: ClusterMatch{Wait: &Explanation{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
 		},
 		{
 			name: "two Clusters of one identity are ambiguous", clientID: "id",
-			owners: []KnownCluster{{Name: "b", ClientID: "id"}, {Name: "a", ClientID: "id"}},
+			owners: []*fleet.Cluster{knownCluster("b", "id"), knownCluster("a", "id")},
 			want:   ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
 		},
 		{
-			name: "the new name is taken by another identity", clientID: "id", sameName: &KnownCluster{Name: newName, ClientID: "other"},
+			name: "the new name is taken by another identity", clientID: "id", sameName: knownCluster(newName, "other"),
 			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
-			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: &KnownCluster{Name: newName},
+			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: knownCluster(newName, ""),
 			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
-			name: "the new name is about to be free", clientID: "id", sameName: &KnownCluster{Name: newName, ClientID: "other", Deleting: true},
+			name: "the new name is about to be free", clientID: "id", sameName: deletingCluster(newName, "other"),
 			want: ClusterMatch{Wait: &Explanation{Reason: fleet.ReasonClusterDeleting}}, says: newName,
 		},
 		{
-			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: &KnownCluster{Name: newName, ClientID: "id"},
-			want: ClusterMatch{Use: newName},
+			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: justCreated,
+			want: ClusterMatch{Use: justCreated},
 		},
 		{
-			name: "no identity", clientID: "", owners: []KnownCluster{{Name: "any"}},
+			name: "no identity", clientID: "", owners: []*fleet.Cluster{knownCluster("any", "")},
 			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
 		},
 		{name: "only blanks are no identity", clientID: " \t\n ", want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
@@ -123,45 +138,77 @@ func TestMatchToken(t *testing.T) {
 	}
 }
 
+// requestAt returns a request that names its token.
+func requestAt(name, clientRandom string, created time.Time, isGranted bool) *fleet.ClusterRegistration {
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, CreationTimestamp: metav1.NewTime(created), Labels: map[string]string{fleet.RegistrationTokenLabel: "token"},
+		},
+		Spec:   fleet.ClusterRegistrationSpec{ClientRandom: clientRandom},
+		Status: fleet.ClusterRegistrationStatus{Granted: isGranted},
+	}
+}
+
+// withoutToken removes the token of a request.
+func withoutToken(r *fleet.ClusterRegistration) *fleet.ClusterRegistration {
+	r.Labels = nil
+	return r
+}
+
+// deleting marks a request as being deleted.
+func deleting(r *fleet.ClusterRegistration) *fleet.ClusterRegistration {
+	r.DeletionTimestamp = &metav1.Time{}
+	return r
+}
+
+func namesOf(requests []*fleet.ClusterRegistration) (names []string) {
+	for _, r := range requests {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
 func TestSuperseded(t *testing.T) {
 	now := time.Unix(1000, 0)
-	self := AgentRequest{Name: "self", ClientRandom: "r", Created: now}
+	self := requestAt("self", "r", now, false)
 	for _, row := range []struct {
 		name  string
-		other AgentRequest
+		other *fleet.ClusterRegistration
 		void  bool
 	}{
-		{"an older one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second)}, true},
-		{"an older granted one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, true},
-		{"a granted one of the same second", AgentRequest{Name: "a", ClientRandom: "x", Created: now, Granted: true}, true},
-		{"another of the same second still has its turn", AgentRequest{Name: "a", ClientRandom: "x", Created: now}, false},
-		{"a newer one stays", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, false},
-		{"itself", AgentRequest{Name: "self", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
-		{"one that shares the credential", AgentRequest{Name: "a", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
+		{"an older one", requestAt("a", "x", now.Add(-time.Second), false), true},
+		{"an older granted one", requestAt("a", "x", now.Add(-time.Second), true), true},
+		{"a granted one of the same second", requestAt("a", "x", now, true), true},
+		{"another of the same second still has its turn", requestAt("a", "x", now, false), false},
+		{"a newer one stays", requestAt("a", "x", now.Add(time.Second), false), false},
+		{"itself", requestAt("self", "r", now.Add(-time.Second), true), false},
+		{"one that shares the credential", requestAt("a", "r", now.Add(-time.Second), true), false},
+		{"one that is being deleted", deleting(requestAt("a", "x", now.Add(-time.Second), true)), false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			assert.Equal(t, row.void, slices.Contains(Superseded(self, []AgentRequest{row.other}), row.other.Name))
+			assert.Equal(t, row.void, slices.Contains(Superseded(self, []*fleet.ClusterRegistration{row.other}), row.other))
 		})
 	}
 }
 
 func TestNewerGranted(t *testing.T) {
 	now := time.Unix(1000, 0)
-	self := AgentRequest{Name: "self", ClientRandom: "r", Created: now}
+	self := requestAt("self", "r", now, false)
 	for _, row := range []struct {
 		name  string
-		other AgentRequest
-		want  string
+		other *fleet.ClusterRegistration
+		newer bool
 	}{
-		{"a newer granted one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true}, "a"},
-		{"a newer one that was not granted", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, ""},
-		{"one of the same second", AgentRequest{Name: "a", ClientRandom: "x", Created: now, Granted: true}, ""},
-		{"an older one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, ""},
-		{"one that shares the credential", AgentRequest{Name: "a", ClientRandom: "r", Created: now.Add(time.Second), Granted: true}, ""},
-		{"one whose token is only assumed", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true, AssumedToken: true}, ""},
+		{"a newer granted one", requestAt("a", "x", now.Add(time.Second), true), true},
+		{"a newer one that was not granted", requestAt("a", "x", now.Add(time.Second), false), false},
+		{"one of the same second", requestAt("a", "x", now, true), false},
+		{"an older one", requestAt("a", "x", now.Add(-time.Second), true), false},
+		{"one that shares the credential", requestAt("a", "r", now.Add(time.Second), true), false},
+		{"one whose token is only assumed", withoutToken(requestAt("a", "x", now.Add(time.Second), true)), false},
+		{"one that is being deleted", deleting(requestAt("a", "x", now.Add(time.Second), true)), false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			assert.Equal(t, row.want, NewerGranted(self, []AgentRequest{row.other}))
+			assert.Equal(t, row.newer, NewerGranted(self, []*fleet.ClusterRegistration{row.other}) == row.other)
 		})
 	}
 }
@@ -171,72 +218,60 @@ func TestNewerGranted(t *testing.T) {
 func TestSupersededLeavesOneRequest(t *testing.T) {
 	for seed := range int64(500) {
 		random := rand.New(rand.NewSource(seed))
-		requests := map[string]AgentRequest{}
+		requests := map[string]*fleet.ClusterRegistration{}
 		last := time.Time{}
 		for i := range 1 + random.Intn(6) {
-			r := AgentRequest{Name: string('a' + rune(i)), ClientRandom: string('A' + rune(i)), Created: time.Unix(int64(random.Intn(4)), 0)}
+			r := requestAt(string('a'+rune(i)), string('A'+rune(i)), time.Unix(int64(random.Intn(4)), 0), false)
 			requests[r.Name] = r
-			if r.Created.After(last) {
-				last = r.Created
+			if r.CreationTimestamp.After(last) {
+				last = r.CreationTimestamp.Time
 			}
 		}
 		granted := grantAll(random, requests)
 		require.Len(t, granted, 1, "seed %d", seed)
-		assert.Equal(t, last, granted[0].Created, "seed %d", seed)
+		assert.Equal(t, last, granted[0].CreationTimestamp.Time, "seed %d", seed)
 	}
 }
 
-func grantAll(random *rand.Rand, requests map[string]AgentRequest) (granted []AgentRequest) {
-	names := []string{}
-	for n := range requests {
-		names = append(names, n)
-	}
-	slices.Sort(names)
+func grantAll(random *rand.Rand, requests map[string]*fleet.ClusterRegistration) (granted []*fleet.ClusterRegistration) {
+	names := slices.Sorted(maps.Keys(requests))
 	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, n := range names {
 		self, exists := requests[n]
-		others := values(requests)
-		if !exists || NewerGranted(self, others) != "" {
+		others := slices.Collect(maps.Values(requests))
+		if !exists || NewerGranted(self, others) != nil {
 			continue
 		}
-		self.Granted = true
-		requests[n] = self
+		self.Status.Granted = true
 		for _, void := range Superseded(self, others) {
-			delete(requests, void)
+			delete(requests, void.Name)
 		}
 	}
 	for _, r := range requests {
-		if r.Granted {
+		if r.Status.Granted {
 			granted = append(granted, r)
 		}
 	}
 	return granted
 }
 
-func values(requests map[string]AgentRequest) (all []AgentRequest) {
-	for _, r := range requests {
-		all = append(all, r)
-	}
-	return all
-}
-
 func TestOldestUnused(t *testing.T) {
-	at := func(n int) AgentRequest {
-		return AgentRequest{Name: fmt.Sprintf("request-%02d", n), Created: time.Unix(int64(n/2), 0), Granted: true}
+	at := func(n int) *fleet.ClusterRegistration {
+		return requestAt(fmt.Sprintf("request-%02d", n), "", time.Unix(int64(n/2), 0), true)
 	}
-	var unused []AgentRequest
+	var unused []*fleet.ClusterRegistration
 	for n := range MostUnused {
 		unused = append(unused, at(n+2))
 	}
 	assert.Empty(t, OldestUnused(unused))
-	assert.Equal(t, []string{"request-01", "request-00"}, OldestUnused(append([]AgentRequest{at(0), at(1)}, unused...)), "two of the same second")
+	assert.Equal(t, []string{"request-01", "request-00"}, namesOf(OldestUnused(append([]*fleet.ClusterRegistration{at(0), at(1)}, unused...))), "two of the same second")
 	assert.Empty(t, OldestUnused(nil))
 }
 
 func TestMatchCluster_veryManyClusters(t *testing.T) {
-	var owners []KnownCluster
+	var owners []*fleet.Cluster
 	for n := range 5000 {
-		owners = append(owners, KnownCluster{Name: fmt.Sprintf("cluster-%05d", n), ClientID: "same"})
+		owners = append(owners, knownCluster(fmt.Sprintf("cluster-%05d", n), "same"))
 	}
 	message := MatchCluster("same", owners, nil).Refuse.Message
 	assert.Less(t, len(message), 300)

@@ -24,19 +24,13 @@ func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fle
 			registration.MaxLabelsMemory>>10, registration.MaxClientIDLength, registration.MetadataTooLarge)))
 	}
 	clientID := request.Spec.ClientID
-	candidates, err := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, clientID))
+	owners, err := index.ClustersByClientID.Find(h.clusters, index.Key(request.Namespace, clientID))
 	if err != nil {
 		return nil, "", failed(err)
 	}
-	owners := make([]registration.KnownCluster, 0, len(candidates))
-	for _, c := range candidates {
-		owners = append(owners, known(c))
-	}
-	var sameName *registration.KnownCluster
-	if c, err := h.clusterNamed(request.Namespace, registration.ClusterName(clientID)); err != nil {
+	sameName, err := h.clusterNamed(request.Namespace, registration.ClusterName(clientID))
+	if err != nil {
 		return nil, "", failed(err)
-	} else if c != nil {
-		candidates, sameName = append(candidates, c), new(known(c))
 	}
 
 	match := registration.MatchCluster(clientID, owners, sameName)
@@ -48,16 +42,7 @@ func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fle
 	case match.Create != "":
 		return nil, match.Create, h.mayCreateCluster(request)
 	}
-	for _, c := range candidates {
-		if c.Name == match.Use {
-			existing = c
-		}
-	}
-	return existing, "", done
-}
-
-func known(c *fleet.Cluster) registration.KnownCluster {
-	return registration.KnownCluster{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
+	return match.Use, "", done
 }
 
 // mayCreateCluster returns Done only if no Cluster owns the request: a request that belongs to a Cluster must not create a second one. If that Cluster

@@ -57,7 +57,7 @@ func otherGranted(request *fleet.ClusterRegistration, sameClientID []*fleet.Clus
 // assumed does not count: its creator may be anybody.
 func renewingRequest(request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration) string {
 	for _, r := range otherGranted(request, sameClientID) {
-		if registration.Renews(r) && !agentRequest(r).AssumedToken {
+		if registration.Renews(r) && !registration.HasAssumedToken(r) {
 			return r.Name
 		}
 	}
@@ -218,51 +218,29 @@ func (h *handler) deleteOlderOnceUsed(
 	if isInUse(request, cluster) {
 		return h.deleteOlder(ctx, request, sameClientID, proof)
 	}
-	var unused []registration.AgentRequest
+	var unused []*fleet.ClusterRegistration
 	for _, r := range sameClientID {
 		if r.Name != request.Name && r.DeletionTimestamp == nil && r.Status.Granted && registration.Renews(r) && !isInUse(r, cluster) && r.Name != proof {
-			unused = append(unused, agentRequest(r))
+			unused = append(unused, r)
 		}
 	}
-	return h.deleteSuperseded(ctx, sameClientID, registration.OldestUnused(unused))
+	return h.deleteSuperseded(ctx, registration.OldestUnused(unused))
 }
 
 // deleteOlder deletes the older requests of the agent, except the named one. Their rights are deleted with them, so an old credential stops working.
 func (h *handler) deleteOlder(ctx context.Context, request *fleet.ClusterRegistration, sameClientID []*fleet.ClusterRegistration, except string) error {
-	names := registration.Superseded(agentRequest(request), agentRequests(sameClientID))
-	return h.deleteSuperseded(ctx, sameClientID, slices.DeleteFunc(names, func(name string) bool { return name == except }))
+	older := registration.Superseded(request, sameClientID)
+	return h.deleteSuperseded(ctx, slices.DeleteFunc(older, func(r *fleet.ClusterRegistration) bool { return r.Name == except }))
 }
 
-func (h *handler) deleteSuperseded(ctx context.Context, requests []*fleet.ClusterRegistration, names []string) error {
+func (h *handler) deleteSuperseded(ctx context.Context, requests []*fleet.ClusterRegistration) error {
 	for _, r := range requests {
-		if !slices.Contains(names, r.Name) {
-			continue
-		}
 		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, writes.IfUID(r))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting the superseded ClusterRegistration %s: %w", r.Name, err)
 		}
 	}
 	return nil
-}
-
-// agentRequests converts requests, except those that are being deleted.
-func agentRequests(requests []*fleet.ClusterRegistration) []registration.AgentRequest {
-	all := make([]registration.AgentRequest, 0, len(requests))
-	for _, r := range requests {
-		if r.DeletionTimestamp == nil {
-			all = append(all, agentRequest(r))
-		}
-	}
-	return all
-}
-
-func agentRequest(r *fleet.ClusterRegistration) registration.AgentRequest {
-	return registration.AgentRequest{
-		Name: r.Name, ClientRandom: r.Spec.ClientRandom, Created: r.CreationTimestamp.Time, Granted: r.Status.Granted,
-		// The annotation counts even on a request from before the policies were in force: a user who could forge it could name a token as well.
-		AssumedToken: r.Labels[fleet.RegistrationTokenLabel] == "" && r.Annotations[fleet.CreatorAnnotation] == "",
-	}
 }
 
 // isInUse reports whether the agent has sent a heartbeat with the credential of this request.

@@ -297,34 +297,29 @@ func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegis
 	if err != nil {
 		return err
 	}
-	requests := map[string]*fleet.ClusterRegistration{request.Name: request}
+	candidates := []*fleet.ClusterRegistration{request}
 	for _, r := range others {
 		if r.DeletionTimestamp == nil && r.Name != request.Name {
-			requests[r.Name] = r
+			candidates = append(candidates, r)
 		}
 	}
-	var candidates []registration.Refused
-	for name, r := range requests {
-		candidates = append(candidates, registration.Refused{Name: name, Created: r.CreationTimestamp.Time, Decided: r.Status.Approval != nil})
-	}
-	var names []string
+	var deletable []*fleet.ClusterRegistration
 	_, now, err := h.HasPassedOnServer(ctx, func(now time.Time) bool {
-		names = registration.DeletableRefused(candidates, now)
-		return len(names) > 0
+		deletable = registration.DeletableRefused(candidates, now)
+		return len(deletable) > 0
 	})
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		r := requests[name]
+	for _, r := range deletable {
 		if registration.IsForClusternet(r, h.HubUser) && now.Sub(r.CreationTimestamp.Time) < registration.RefusedLifetime {
 			if err := h.deleteClusternetRequest(ctx, r); err != nil {
 				return err
 			}
 		}
-		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, writes.IfUID(r))
+		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, r.Name, writes.IfUID(r))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("deleting the refused ClusterRegistration %s/%s: %w", request.Namespace, name, err)
+			return fmt.Errorf("deleting the refused ClusterRegistration %s/%s: %w", request.Namespace, r.Name, err)
 		}
 	}
 	if left := request.CreationTimestamp.Add(registration.RefusedLifetime).Sub(now); left > 0 {

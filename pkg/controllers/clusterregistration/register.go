@@ -253,7 +253,7 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 			continue
 		}
 		secrets, _ := h.answersOf(index.Key(r.Namespace, r.Name))
-		if len(secrets) > 0 || len(registration.Superseded(agentRequest(r), agentRequests(own))) > 0 {
+		if len(secrets) > 0 || len(registration.Superseded(r, own)) > 0 {
 			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		}
 	}

@@ -124,8 +124,8 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 		return failed(err)
 	}
 	found.sameClientID = sameClientID
-	if newer := registration.NewerGranted(agentRequest(request), agentRequests(sameClientID)); newer != "" {
-		return result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer))
+	if newer := registration.NewerGranted(request, sameClientID); newer != nil {
+		return result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer.Name))
 	}
 
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
@@ -194,7 +194,7 @@ func (h *handler) decide(ctx context.Context, found *findings) result.Result {
 	// Limit the long-lived credentials that are issued to requests whose token is only assumed: such a request deletes no older one.
 	isAssumed := found.origin.AssumesToken(request)
 	if isAssumed && !registration.Renews(request) {
-		if refusal := registration.TooManyAssumed(request, agentRequests(otherGranted(request, sameClientID))); refusal != nil {
+		if refusal := registration.TooManyAssumed(request, otherGranted(request, sameClientID)); refusal != nil {
 			return refused(refusal)
 		}
 	}
