@@ -56,24 +56,24 @@ were left out. ` + "[hub-writes](#hub-writes)" + ` is left out for every user wh
 A hub that is embedded in another program without leader election holds no Lease, so ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
 `
 
-// Document returns docs/checks.md.
-func Document() string {
-	var page strings.Builder
-	page.WriteString(introduction)
+// page returns docs/checks.md.
+func page() string {
+	var text strings.Builder
+	text.WriteString(introduction)
 	category := ""
 	for _, c := range Table() {
 		if c.Category != category {
 			category = c.Category
-			fmt.Fprintf(&page, "\n## %s\n", category)
+			fmt.Fprintf(&text, "\n## %s\n", category)
 		}
-		fmt.Fprintf(&page, "\n### %s\n\nPasses if %s.\n\nIf it fails: %s.\n", c.ID, c.Says, c.Hint)
+		fmt.Fprintf(&text, "\n### %s\n\nPasses if %s.\n\nIf it fails: %s.\n", c.ID, c.Says, c.Hint)
 		if len(c.Needs) > 0 {
 			links := make([]string, 0, len(c.Needs))
 			for _, id := range c.Needs {
 				links = append(links, fmt.Sprintf("[%s](#%s)", id, id))
 			}
-			fmt.Fprintf(&page, "\nIt is skipped unless %s passed.\n", strings.Join(links, " and "))
+			fmt.Fprintf(&text, "\nIt is skipped unless %s passed.\n", strings.Join(links, " and "))
 		}
 	}
-	return page.String()
+	return text.String()
 }
