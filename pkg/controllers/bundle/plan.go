@@ -261,9 +261,9 @@ func (p *plan) readSpec(b *fleet.Bundle) {
 	case b.Spec.HelmOpOptions != nil:
 		// The controller of HelmOps replaces a range of versions by the version to deploy. Until then nothing is deployed: agents
 		// would choose versions of their own.
-		if version := versionOf(b.Spec.Helm); version != "" {
-			if _, err := semver.NewVersion(version); err != nil {
-				p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.helm.version %q is not the version of one chart: %v; see the status of the HelmOp", version, err)}
+		if helm := b.Spec.Helm; helm != nil && helm.Version != "" {
+			if _, err := semver.NewVersion(helm.Version); err != nil {
+				p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.helm.version %q is not the version of one chart: %v; see the status of the HelmOp", helm.Version, err)}
 			}
 		}
 	default:
@@ -547,13 +547,6 @@ func mergeInto(all, fields map[string]any) {
 			all[name] = value
 		}
 	}
-}
-
-func versionOf(helm *fleet.HelmOptions) string {
-	if helm == nil {
-		return ""
-	}
-	return helm.Version
 }
 
 // plans has the plan of each Bundle.

@@ -65,7 +65,10 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 	defer end()
 	groups := d.groupsOf(cluster.Namespace)
 	m := candidateOf(cluster, groups)
-	for _, b := range d.possibleBundles(cluster) {
+	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
+	// The order makes error messages the same in each pass, so that a pass that changes nothing writes nothing.
+	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
+	for _, b := range bundles {
 		p := d.plans.of(ctx, b)
 		targets, isKnown := p.selected(b, m)
 		mayTarget := len(targets) > 0 || !isKnown || p.problem != nil && !p.lacksValues()
@@ -77,14 +80,6 @@ func (d *Deployer) targetingBundles(ctx context.Context, cluster *fleet.Cluster)
 		}
 	}
 	return all, ctx.Err()
-}
-
-// possibleBundles returns the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
-// messages the same in each pass, so that a pass that changes nothing writes nothing.
-func (d *Deployer) possibleBundles(cluster *fleet.Cluster) []*fleet.Bundle {
-	bundles := d.bundlesByTargets(append(nameKeys(cluster), anyKey(cluster.Namespace))...)
-	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
-	return bundles
 }
 
 // bundlesByTargets returns the Bundles of one namespace that have one of the keys in bundlesByTarget, except those that are being deleted.

@@ -95,12 +95,6 @@ func (h *handler) createAnswer(ctx context.Context, secret *corev1.Secret) error
 	return err
 }
 
-// isAnswerLost reports whether the answer Secret of a request is missing although the agent may still poll for it.
-func (h *handler) isAnswerLost(request *fleet.ClusterRegistration) bool {
-	_, lost := h.lostAnswers.Get(request.UID)
-	return lost
-}
-
 // maintainCredential replaces the token in the answer Secret of an agent that can renew once half the token's lifetime is over, so
 // that the agent finds a working one for answerLifetime: an agent that was refused reads the answer up to twelve minutes after an approval, and the
 // shortest lifetime that can be configured is not longer. Once the agent uses the credential, from a Secret of its own, the hub
@@ -110,10 +104,11 @@ func (h *handler) maintainCredential(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
 	existing, err := h.cachedAnswer(request)
+	_, isLost := h.lostAnswers.Get(request.UID) // the Secret is missing although the agent may still poll for it
 	switch {
 	case err != nil:
 		return failed(err)
-	case existing == nil && h.isAnswerLost(request):
+	case existing == nil && isLost:
 		return h.replaceLostAnswer(ctx, request, cluster, token)
 	case existing == nil || !isFor(existing, request):
 		return done
