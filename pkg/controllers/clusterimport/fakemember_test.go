@@ -33,7 +33,7 @@ type fakeMember struct {
 	objects   map[string]map[string]any // by path
 	revisions []any                     // of Helm releases
 	agents    []any                     // Deployments of other agents
-	pods      []any                     // of the agent; a watch sees them end
+	pods      []any                     // of the agent; they end after they were listed
 	morePods  string                    // where each list of the Pods says that the next page begins
 	ended     func()                    // is called when the Pods have ended, with mu held
 	fault     func(n int, w http.ResponseWriter, r *http.Request) bool
@@ -76,7 +76,7 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	case r.Method == http.MethodGet && r.URL.Path == "/apis/apps/v1/deployments":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "DeploymentList", "items": m.agents})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
-		m.answerPods(w, r)
+		m.answerPods(w)
 	case r.Method == http.MethodPatch && !found:
 		m.objects[r.URL.Path] = object
 		reply(w, http.StatusCreated, object)
@@ -107,27 +107,26 @@ func (m *fakeMember) answerRevisions(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "metadata": metadata, "items": m.revisions[begin:end]})
 }
 
-// answerPods lists the Pods; a watch sees them end.
-func (m *fakeMember) answerPods(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	if query.Get("watch") == "" {
-		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PodList", "metadata": map[string]any{"resourceVersion": "7", "continue": m.morePods}, "items": m.pods})
-		return
-	}
-	if query.Get("sendInitialEvents") != "" { // not every server streams lists
-		reply(w, http.StatusUnprocessableEntity, metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422,
-		})
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	for _, pod := range m.pods {
-		_ = json.NewEncoder(w).Encode(map[string]any{"type": "DELETED", "object": pod})
-	}
-	m.pods = nil
-	if m.ended != nil {
+// answerPods lists the Pods, which then end.
+func (m *fakeMember) answerPods(w http.ResponseWriter) {
+	replyPods(w, m.pods, m.morePods)
+	if len(m.pods) > 0 && m.ended != nil {
 		m.ended()
 	}
+	m.pods = nil
+}
+
+func replyPods(w http.ResponseWriter, pods []any, more string) {
+	reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PodList", "metadata": map[string]any{"resourceVersion": "7", "continue": more}, "items": pods})
+}
+
+// podNeverEnds is a fault: the Pod of the agent is in each list.
+func podNeverEnds(_ int, w http.ResponseWriter, r *http.Request) bool {
+	if !strings.HasSuffix(r.URL.Path, "/pods") {
+		return false
+	}
+	replyPods(w, []any{agentPod}, "")
+	return true
 }
 
 func reply(w http.ResponseWriter, code int, body any) {

@@ -16,9 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -376,37 +374,21 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout 
 	if err != nil {
 		return false, failuref(fleet.ReasonError, "%s", err)
 	}
-	const selector = "app=" + registration.AgentName // of agents of all versions
-	found, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		return false, diagnose(m.server, "removing the agent's Pods: listing them", err)
+	haveEnded := func(ctx context.Context) (bool, error) {
+		// The label is that of agents of all versions. One Pod suffices, and of a list with more pages the first one.
+		found, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=" + registration.AgentName, Limit: 1})
+		return err == nil && len(found.Items) == 0 && found.GetContinue() == "", err
 	}
-	if len(found.Items) == 0 {
+	if ended, err = haveEnded(ctx); err != nil {
+		return false, diagnose(m.server, "removing the agent's Pods: listing them", err)
+	} else if ended {
 		return true, nil
 	}
-
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var known cache.Store
-	allEnded := func() bool { return len(known.List()) == 0 }
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = selector
-			list, err := pods.List(ctx, options)
-			if err == nil {
-				list.SetContinue("") // the agent has few Pods; a member must not be able to make the hub read page after page
-			}
-			return list, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = selector
-			return pods.Watch(ctx, options)
-		},
-	}
-	_, err = watchtools.UntilWithSync(ctx, source, &unstructured.Unstructured{},
-		func(store cache.Store) (bool, error) { known = store; return allEnded(), nil },
-		func(watch.Event) (bool, error) { return allEnded(), nil })
-	if err != nil { // the time is over: both functions return no error, and the informer repeats failed requests
+	err = wait.PollUntilContextTimeout(ctx, time.Second, timeout, false, func(ctx context.Context) (bool, error) {
+		ended, _ := haveEnded(ctx) // a request that fails is repeated
+		return ended, nil
+	})
+	if err != nil { // the time is over
 		logrus.Infof("The hub no longer waits for the end of the agent's Pods in namespace %s at %s", namespace, m.server)
 	}
 	return err == nil, nil

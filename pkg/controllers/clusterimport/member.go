@@ -66,7 +66,7 @@ var (
 	smallHistory = transport.ResponseLimits{Bytes: 128 << 10, Values: 1000}
 	// smallLimits are larger than each response of an import: the largest one is the agent's Deployment, of some 8 kB and 500 values.
 	smallLimits = transport.ResponseLimits{Bytes: 16 << 10, Values: 1000}
-	// watchLimits: the only watch is of the Pods of one agent while they end.
+	// watchLimits: the only watches are those of Helm, of the objects of one hook until it has ended.
 	watchLimits = transport.ResponseLimits{Bytes: 128 << 10, Values: 5000}
 )
 

@@ -523,16 +523,7 @@ func TestUninstall_podOnDeadNode(t *testing.T) {
 	h, m := importable(t, c)
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	h.Wait()
-	m.pods = []any{agentPod}
-	m.fault = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
-		if !strings.HasSuffix(r.URL.Path, "/pods") || r.URL.Query().Get("watch") == "" {
-			return false
-		}
-		m.mu.Unlock()
-		<-r.Context().Done()
-		m.mu.Lock()
-		return true
-	}
+	m.fault = podNeverEnds
 	c.Status.AgentDeployedGeneration = new(int64)
 	until := h.clock.Now().Add(2 * time.Second)
 	require.True(t, h.uninstalls(t, c, until).IsWaiting())
