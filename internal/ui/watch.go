@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
@@ -52,13 +53,8 @@ func entryOf(object any) (any, error) {
 	return e, nil
 }
 
-// shorten cuts a text. It does not leave a part of a character, which a browser would show as a replacement character.
-func shorten(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "…"
-}
+// shorten cuts a text for the page.
+func shorten(text string) string { return fleetstatus.Cut(text, maxText) }
 
 // watchedFleet contains all Clusters, from one watch.
 type watchedFleet struct {

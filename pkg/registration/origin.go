@@ -3,10 +3,10 @@ package registration
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // OriginPolicies describes whether, and since when, admission policies prove where requests come from.
@@ -83,12 +83,7 @@ func (o Origin) AssumesToken(request *fleet.ClusterRegistration) bool {
 const briefLength = 200
 
 // Brief shortens quoted text, such as an error, for a message in a status.
-func Brief(text string) string {
-	if len(text) <= briefLength {
-		return text
-	}
-	return strings.ToValidUTF8(text[:briefLength], "") + "..."
-}
+func Brief(text string) string { return fleetstatus.Cut(text, briefLength) }
 
 // For compares the creator with the ServiceAccount of a token.
 func (o Origin) For(namespace string, token KnownToken) Origin {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
@@ -267,10 +268,4 @@ func (m *Member) DeploymentReference(ctx context.Context) (corev1.ObjectReferenc
 }
 
 // Brief cuts a text that may contain a page of HTML from a proxy, so that it fits into an event or a status.
-func Brief(text string) string {
-	const most = 400
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "..."
-	}
-	return text
-}
+func Brief(text string) string { return fleetstatus.Cut(text, 400) }
