@@ -169,7 +169,7 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 			continue
 		}
 		if k.probed != nil && c.Category == categoryWay {
-			if made, is := k.probed[c.ID]; is {
+			if made, found := k.probed[c.ID]; found {
 				line := k.lineOfProbe(c, made)
 				results[c.ID] = line
 				d.Checks = append(d.Checks, line)

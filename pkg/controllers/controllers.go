@@ -80,7 +80,7 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 // Start starts the goroutines beside the work queues. They end with ctx.
 func (c *Controllers) Start(ctx context.Context) {
 	if c.bundles != nil {
-		c.bundles.Start(ctx)
+		c.bundles.StartContentDeletion(ctx)
 	}
 	c.orphans.Start(ctx)
 	c.audiences.Start(ctx)
@@ -93,6 +93,6 @@ func (c *Controllers) Wait() {
 	c.orphans.Wait()
 	c.audiences.Wait()
 	if c.bundles != nil {
-		c.bundles.Wait()
+		c.bundles.WaitContentDeletion()
 	}
 }

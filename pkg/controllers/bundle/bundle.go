@@ -163,7 +163,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 	}
 
 	// The releases stay if the Bundle was not deleted for itself. A Bundle of the same name takes the BundleDeployments over.
-	if slices.ContainsFunc(unused, func(deployment *fleet.BundleDeployment) bool { return !d.isDeleted(deployment) }) {
+	if slices.ContainsFunc(unused, func(deployment *fleet.BundleDeployment) bool { return !d.isGoing(deployment) }) {
 		kindDeleted, err := d.KindDeleted(ctx, "bundles", *b.DeletionTimestamp, d.Clock.Now())
 		if err != nil {
 			return b, err

@@ -241,7 +241,7 @@ func (d *Deployer) assign(
 	// previous hub, and the agent uninstalls what is deleted.
 	for _, name := range slices.Sorted(maps.Keys(untargeted)) {
 		deployment := untargeted[name]
-		if d.isDeleted(deployment) {
+		if d.isGoing(deployment) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -379,7 +379,7 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 		return stays
 	}
 	a.secrets = secretsOf(a.wanted)
-	if a.existing != nil && d.isOutdated(a.existing) {
+	if a.existing != nil && d.mustNotWrite(a.existing) {
 		return a
 	}
 	if a.plan.hasContent {
@@ -418,7 +418,7 @@ func (d *Deployer) prepare(ctx context.Context, cluster *fleet.Cluster, a assign
 
 // write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.
 func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeployment, error) {
-	if d.isOutdated(a.existing) || isAsWanted(a.existing, a.wanted) {
+	if d.mustNotWrite(a.existing) || isAsWanted(a.existing, a.wanted) {
 		return a.existing, nil // as in most passes
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
@@ -453,14 +453,14 @@ func isAsWanted(existing, wanted *fleet.BundleDeployment) bool {
 	return maps.Equal(existing.Labels, labels) && isSpecEqual(&existing.Spec, &wanted.Spec)
 }
 
-// isOutdated reports whether a BundleDeployment is being deleted, or older than the version that this hub wrote last. The event of its next version
+// mustNotWrite reports whether a BundleDeployment is being deleted, or older than the version that this hub wrote last. The event of its next version
 // enqueues the Cluster.
-func (d *Deployer) isOutdated(deployment *fleet.BundleDeployment) bool {
-	return d.isDeleted(deployment) || d.written.IsStale(deployment)
+func (d *Deployer) mustNotWrite(deployment *fleet.BundleDeployment) bool {
+	return d.isGoing(deployment) || d.written.IsStale(deployment)
 }
 
-// isDeleted reports whether a BundleDeployment is being deleted, or was deleted by this hub.
-func (d *Deployer) isDeleted(deployment *fleet.BundleDeployment) bool {
+// isGoing reports whether a BundleDeployment is being deleted, or was deleted by this hub.
+func (d *Deployer) isGoing(deployment *fleet.BundleDeployment) bool {
 	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID))
 }
 

@@ -149,11 +149,11 @@ func Register(ctx context.Context, c *app.Context, groupSelectors *clustergroup.
 	return d
 }
 
-// Start starts the deletion of Contents that no BundleDeployment needs, until ctx ends.
-func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
+// StartContentDeletion starts the deletion of Contents that no BundleDeployment needs, until ctx ends.
+func (d *Deployer) StartContentDeletion(ctx context.Context) { d.contents.start(ctx) }
 
-// Wait returns when the goroutines of Start have ended.
-func (d *Deployer) Wait() { d.contents.running.Wait() }
+// WaitContentDeletion returns when the deletion of Contents has ended.
+func (d *Deployer) WaitContentDeletion() { d.contents.running.Wait() }
 
 // Forget drops the variants of a deleted Cluster. The events of deleted BundleDeployments and Secrets drop the rest of its state.
 func (d *Deployer) Forget(k string) {

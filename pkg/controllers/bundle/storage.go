@@ -341,7 +341,7 @@ func (d *Deployer) reserveSmallDeployment(
 		if counted <= maxSmall {
 			grown -= smallBytes(counted)
 		}
-		if grown <= 0 || d.isOutdated(existing) || isAsWanted(existing, wanted) { // as in most passes: nothing larger is written
+		if grown <= 0 || d.mustNotWrite(existing) || isAsWanted(existing, wanted) { // as in most passes: nothing larger is written
 			return nil
 		}
 	}
