@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,10 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 			Operations: []admissionv1.OperationType{admissionv1.OperationAll},
 			Rule:       admissionv1.Rule{APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"leases"}},
 		})
+		return h.inputs("")
+	},
+	"hub-rights": func(t *testing.T, h *hall) Inputs {
+		h.hubMayNot(t, "watch")
 		return h.inputs("")
 	},
 	"hub-runs": func(t *testing.T, h *hall) Inputs {
@@ -487,6 +492,28 @@ func (h *hall) refuseWrites(t *testing.T, rule admissionv1.RuleWithOperations) {
 	refuses(true)
 }
 
+// hubMayNot removes a verb from the rules of the hub for its own kinds, until the end of the test.
+func (h *hall) hubMayNot(t *testing.T, verb string) {
+	t.Helper()
+	in := h.inputs("")
+	await := func(want Verdict) {
+		testenv.Eventually(t, func() (bool, string) { // an API server reads roles after a moment
+			found := hubRightsGranted(contextOf(t), newKnowledge(in))
+			return found.Verdict == want, found.Detail
+		})
+	}
+	t.Cleanup(func() { await(Pass) })
+	roles := h.Hub.Kubernetes.RbacV1().ClusterRoles()
+	change(t, roles.Get, roles.Update, registration.HubName, func(r *rbacv1.ClusterRole) {
+		for n, rule := range r.Rules {
+			if rule.APIGroups[0] == fleet.SchemeGroupVersion.Group {
+				r.Rules[n].Verbs = slices.DeleteFunc(rule.Verbs, func(v string) bool { return v == verb })
+			}
+		}
+	})
+	await(Fail)
+}
+
 func (h *hall) withoutRights(t *testing.T, namespace, role string) {
 	t.Helper()
 	roles := h.Hub.Kubernetes.RbacV1().Roles(namespace)
@@ -550,6 +577,9 @@ func TestChecksFailAlone(t *testing.T) {
 				if line.SkippedBecause != "" {
 					assert.Equal(t, c.ID, line.SkippedBecause, "%s was skipped", line.ID)
 				}
+			}
+			if c.ID == "hub-rights" {
+				assert.Contains(t, d.Summary, "fleet-controller may not watch clusters.fleet.cattle.io; watch clusterregistrations.fleet.cattle.io; ")
 			}
 			if c.ID == "hub-api" {
 				assert.NotContains(t, screen(d), categoryToken, "nobody asked about a token")
@@ -618,7 +648,7 @@ func TestCheckWithoutRights(t *testing.T) {
 	d := Run(t.Context(), Inputs{Hub: powerless, Namespace: namespace, Cluster: "west", Now: time.Now})
 	require.Equal(t, ExitUnknown, d.ExitCode(), screen(d))
 	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Cluster on the hub (cluster-exists): "), d.Summary)
-	require.Equal(t, []string{"hub-writes", "hub-runs", "hub-config", "hub-policies"}, d.LeftOut)
+	require.Equal(t, []string{"hub-writes", "hub-rights", "hub-runs", "hub-config", "hub-policies"}, d.LeftOut)
 }
 
 // The pod connects to the hub, and the Job is always deleted.

@@ -51,9 +51,11 @@ The exit code is the same with ` + "`--output json`" + `, which prints ` + "`sum
 and, where they apply, ` + "`detail`, `hint`, `documentation` and `skippedBecause`" + `. The names of checks are stable.
 
 With CLUSTER, a user without the right to read the objects of the hub itself gets the other checks; ` + "`leftOut`" + ` and the last line name those that
-were left out. ` + "[hub-writes](#hub-writes)" + ` is left out for every user who may not patch the Lease of the hub or the status of Clusters.
+were left out. ` + "[hub-writes](#hub-writes)" + ` is left out for every user who may not patch the Lease of the hub or the status of Clusters,
+and ` + "[hub-rights](#hub-rights)" + ` for every user who may not read the Deployment of the hub or create SubjectAccessReviews.
 
-A hub that is embedded in another program without leader election holds no Lease, so ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
+A hub that is embedded in another program without leader election holds no Lease, so ` + "[hub-runs](#hub-runs)" + ` fails although it runs. The rights of an
+embedded hub are not checked.
 `
 
 // page returns docs/checks.md.

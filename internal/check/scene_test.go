@@ -20,13 +20,17 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -92,7 +96,48 @@ func newHall(t *testing.T) *hall {
 		testenv.Update(t, h.Hub.Fleet.Clusters(h.Namespace).UpdateStatus, found)
 	}
 	testenv.Create(t, h.Member.Kubernetes.CoreV1().Nodes().Create, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	h.installRightsOfHub(t)
 	return h
+}
+
+// installRightsOfHub creates the Deployment of the hub, without pods, and the rights of its ServiceAccount, as the chart does.
+func (h *hall) installRightsOfHub(t *testing.T) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(h.Hub.RESTConfig())
+	require.NoError(t, err)
+	for _, object := range objectsOfChart(t, nil) {
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		if !slices.Contains([]string{"deployments", "serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings"}, resource.Resource) {
+			continue
+		}
+		if object.GetKind() == "Deployment" {
+			require.NoError(t, unstructured.SetNestedField(object.Object, int64(0), "spec", "replicas"))
+		}
+		_, err := client.Resource(resource).Namespace(object.GetNamespace()).Apply(t.Context(), object.GetName(), object,
+			metav1.ApplyOptions{FieldManager: "helm", Force: true})
+		require.NoError(t, err)
+	}
+	testenv.Eventually(t, func() (bool, string) { // an API server reads roles after a moment
+		found := hubRightsGranted(t.Context(), newKnowledge(h.inputs("")))
+		return found.Verdict == Pass, found.Detail
+	})
+}
+
+// objectsOfChart returns the objects of the chart fleet with these values.
+func objectsOfChart(t *testing.T, values map[string]any) (objects []*unstructured.Unstructured) {
+	t.Helper()
+	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: testenv.SystemNamespace}, values)
+	require.NoError(t, err)
+	for _, manifest := range manifests {
+		documents, err := charts.Documents(manifest)
+		require.NoError(t, err)
+		for _, document := range documents {
+			object := &unstructured.Unstructured{}
+			require.NoError(t, object.UnmarshalJSON(document))
+			objects = append(objects, object)
+		}
+	}
+	return objects
 }
 
 // inputs returns the inputs for a Cluster, with the kubeconfig of the hub.

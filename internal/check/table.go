@@ -23,7 +23,7 @@ const (
 
 // beforeHeartbeat are the checks of everything between the start of the agent and its first heartbeat.
 var beforeHeartbeat = []string{
-	"hub-writes", "hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
+	"hub-writes", "hub-rights", "hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
 	"member-api", "agent-namespace", "agent-deployment", "agent-pod", "agent-scheduled", "agent-image", "agent-runs", "agent-secret", "agent-config",
 	"agent-credential", "agent-cluster", "agent-credential-lives", "agent-bootstrap", "agent-token", "token-exists", "token-ready", "token-lives", "token-uses", "token-rights",
 	"way-probe", "way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised",
@@ -84,7 +84,13 @@ var table = []Check{
 			"`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies` lists them",
 	},
 	{
-		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"}, ExplainedBy: []string{"hub-writes"},
+		ID: "hub-rights", Category: categoryHub, on: onHub, run: hubRightsGranted, Needs: []string{"hub-kinds"},
+		Says: "the ServiceAccount of the hub has its rights",
+		Hint: "restore ClusterRole fleet-controller, the Role of this name in the namespace of the hub, and their bindings, which `helm upgrade` of the chart fleet does; " +
+			"the hub then continues within a minute",
+	},
+	{
+		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"}, ExplainedBy: []string{"hub-writes", "hub-rights"},
 		Says: "a hub holds its Lease and renews it",
 		Hint: "start the Deployment fleet-controller, and look at its pods and its log",
 	},
