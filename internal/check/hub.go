@@ -285,7 +285,7 @@ func named(s surveyed) string {
 }
 
 // faultsOfBundles are the reasons for which a Bundle itself is not ready. The Clusters that it targets need not show them.
-var faultsOfBundles = []string{fleet.ReasonBundleInvalid, fleet.ReasonValuesMissing, fleet.ReasonKindDeleted, fleet.ReasonError}
+var faultsOfBundles = []string{fleet.ReasonBundleInvalid, fleet.ReasonValuesMissing, fleet.ReasonKindDeleted, fleet.ReasonError, fleet.ReasonBundleDeleting}
 
 // bundlesPerPage limits the answers of the API server: a Bundle may have more than a megabyte.
 const bundlesPerPage = 50

@@ -213,7 +213,12 @@ func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, clus
 		if ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady); bundle.State != string(fleet.Ready) {
 			bundle.Reason, bundle.Message = ready.Reason, ready.Message
 		}
-		if b.Spec.Paused {
+		if b.DeletionTimestamp != nil {
+			bundle.State, bundle.Reason, bundle.Message = view.StateDeleting, "", "since "+b.DeletionTimestamp.UTC().Format(time.RFC3339)
+			if len(b.Finalizers) > 0 {
+				bundle.Message += ", waiting for its finalizers: " + strings.Join(b.Finalizers, ", ")
+			}
+		} else if b.Spec.Paused {
 			bundle.Message = strings.TrimSpace("paused. " + bundle.Message)
 		}
 		related.Objects = append(related.Objects, bundle)

@@ -113,3 +113,24 @@ func TestOf_refusedBundles(t *testing.T) {
 		})
 	}
 }
+
+// A BundleDeployment that a finalizer keeps was Ready before, and its agent has removed the release.
+func TestOf_deletedBundleDeployment(t *testing.T) {
+	namespace := registration.ClusterNamespace("ws", "east")
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "east", UID: "east"}}
+	held := &fleet.BundleDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "good", DeletionTimestamp: &metav1.Time{Time: time.Unix(0, 0)}, Finalizers: []string{"example.com/stuck"}},
+		Spec:       fleet.BundleDeploymentSpec{DeploymentID: "id", StagedDeploymentID: "id", Paused: true},
+		Status:     fleet.BundleDeploymentStatus{AppliedDeploymentID: "id", Ready: true, NonModified: true},
+	}
+	kubernetes := kubernetesfake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	d, err := Of(t.Context(), &admin.Hub{Kubernetes: kubernetes, Fleet: fleetfake.NewSimpleClientset(cluster, held).FleetV1alpha1()}, "ws", "east", time.Unix(0, 0))
+	require.NoError(t, err)
+	var shown []string
+	for _, r := range d.Objects {
+		for _, inNamespace := range r.Objects {
+			shown = append(shown, title(inNamespace))
+		}
+	}
+	assert.Equal(t, []string{"BundleDeployment " + namespace + "/good: Deleting (since 1970-01-01T00:00:00Z, waiting for its finalizers: example.com/stuck)"}, shown)
+}

@@ -1,6 +1,7 @@
 package bundles
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -326,6 +328,26 @@ func TestBundleDeploymentIsRepaired(t *testing.T) {
 	require.True(t, apierrors.IsConflict(err), "a patch based on an older version must be refused: %v", err)
 	require.NoError(t, client.Delete(t.Context(), "app", metav1.DeleteOptions{}))
 	s.eventuallyDeployment(t, "a", "app", func(now *fleet.BundleDeployment) bool { return now.UID != d.UID })
+}
+
+// The hub and the agents put no finalizers on BundleDeployments. One of another program keeps the BundleDeployment, and with it the deleted Bundle.
+func TestDeletedBundle_foreignFinalizer(t *testing.T) {
+	s := parallelShop(t)
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "app", everywhere)
+	d := s.deployment(t, "a", "app")
+	deployments, bundles := s.hub.Fleet.BundleDeployments(d.Namespace), s.hub.Fleet.Bundles(s.ns)
+	testenv.Merge(t, deployments.Patch, "app", `{"metadata":{"finalizers":["example.com/stuck"]}}`)
+	require.NoError(t, bundles.Delete(t.Context(), "app", metav1.DeleteOptions{}))
+	s.eventuallyDeployment(t, "a", "app", func(now *fleet.BundleDeployment) bool { return now.DeletionTimestamp != nil })
+	const text = "is being deleted, and stays because of its finalizers: example.com/stuck"
+	testenv.Eventually(t, func() (bool, string) { // instead of the half a minute between two passes
+		testenv.Merge(t, bundles.Patch, "app", `{"metadata":{"annotations":{"touched":"`+rand.Text()+`"}}}`)
+		ready := fleetstatus.Condition(testenv.RequireThere(t, bundles.Get, "app").Status.Conditions, fleet.ConditionReady)
+		return ready.Reason == fleet.ReasonBundleDeleting && ready.Status == corev1.ConditionFalse && strings.Contains(ready.Message, text), ready.Message
+	})
+	testenv.Merge(t, deployments.Patch, "app", `{"metadata":{"finalizers":null}}`)
+	testenv.RequireGone(t, bundles.Get, "Bundle", "app")
 }
 
 func TestForeignBundleDeployment(t *testing.T) {

@@ -125,8 +125,12 @@ const parallelDeletes = 16
 // uninstallPoll is the interval at which the deleted Bundle of an agent is processed while the agent uninstalls itself.
 const uninstallPoll = 10 * time.Second
 
+// reportHeldAfter is the time after the deletion of a Bundle from which its condition Ready reports what it waits for, and the shortest interval
+// between two such reports. The hub and the agents put no finalizers on BundleDeployments, which are therefore gone within seconds, even thousands of them.
+const reportHeldAfter = 30 * time.Second
+
 // finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. Condition Ready has the error that
-// prevents it. If the kind of Bundles is being deleted, finalizeBundle leaves the BundleDeployments and removes the finalizer.
+// prevents it, or the BundleDeployment that stays. If the kind of Bundles is being deleted, finalizeBundle leaves the BundleDeployments and removes the finalizer.
 func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest *fleet.Bundle, err error) {
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
 		return b, nil
@@ -186,7 +190,40 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 			})
 		}
 	}
-	return b, group.Wait() // the event of the last deletion enqueues the Bundle
+	if err := group.Wait(); err != nil {
+		return b, err
+	}
+	return d.reportHeld(ctx, b, left) // the event of the last deletion enqueues the Bundle
+}
+
+// reportHeld writes into condition Ready of a deleted Bundle which BundleDeployment stays because of its finalizers, if one stays for reportHeldAfter.
+// No event of a BundleDeployment enqueues the Bundle while its finalizers stay.
+func (d *Deployer) reportHeld(ctx context.Context, b *fleet.Bundle, left []*fleet.BundleDeployment) (*fleet.Bundle, error) {
+	now, since := d.Clock.Now(), b.DeletionTimestamp.Time
+	ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
+	if reported, err := time.Parse(time.RFC3339, ready.LastUpdateTime); err == nil && ready.Reason == fleet.ReasonBundleDeleting {
+		since = reported
+	}
+	after := reportHeldAfter
+	var held []*fleet.BundleDeployment
+	if wait := since.Add(reportHeldAfter).Sub(now); wait > 0 {
+		after = min(after, wait) // a clock of the hub that is behind does not delay the report for long
+	} else {
+		held = slices.DeleteFunc(left, func(deployment *fleet.BundleDeployment) bool {
+			return deployment.DeletionTimestamp == nil || len(deployment.Finalizers) == 0 // the cache does not show the deletion yet
+		})
+	}
+	d.bundles.EnqueueAfter(b.Namespace, b.Name, after)
+	if len(held) == 0 {
+		return b, nil
+	}
+	first := slices.MinFunc(held, func(a, b *fleet.BundleDeployment) int { return cmp.Compare(a.Namespace, b.Namespace) })
+	message := fmt.Sprintf("%s: BundleDeployment %s is being deleted, and stays because of its finalizers: %s", undeleted, keyOf(first),
+		strings.Join(slices.Sorted(slices.Values(first.Finalizers)), ", "))
+	if others := len(held) - 1; others > 0 {
+		message += fmt.Sprintf(" (and %d other BundleDeployments)", others)
+	}
+	return d.writeReady(ctx, b, result.Stalled(fleet.ReasonBundleDeleting, message))
 }
 
 // undeleted begins the message of condition Ready of a Bundle that cannot be deleted yet.
@@ -199,19 +236,25 @@ func (d *Deployer) reportUndeleted(ctx context.Context, b *fleet.Bundle, cause e
 	if ready.Reason == fleet.ReasonError && strings.HasPrefix(ready.Message, undeleted) {
 		return nil
 	}
+	_, err := d.writeReady(ctx, b, result.Retry(fleet.ReasonError, fmt.Errorf(undeleted+": %w", cause)))
+	return err
+}
+
+// writeReady writes condition Ready of a deleted Bundle, unless it is as it should be. The Bundle may be gone already.
+func (d *Deployer) writeReady(ctx context.Context, b *fleet.Bundle, out result.Result) (*fleet.Bundle, error) {
 	before := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: b.Status}
 	after := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: *b.Status.DeepCopy()}
-	out := result.Retry(fleet.ReasonError, fmt.Errorf(undeleted+": %w", cause))
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, d.Clock.Now())
 	latest, changed, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
-	if err == nil && changed {
-		d.writtenBundles.Wrote(latest)
-		transition.Record(d.Events, latest)
-	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
+		return b, nil
 	}
-	return err
+	if err != nil || !changed {
+		return b, err
+	}
+	d.writtenBundles.Wrote(latest)
+	transition.Record(d.Events, latest)
+	return latest, nil
 }
 
 // withoutUninstalling leaves out the BundleDeployments of Clusters whose agents have to uninstall themselves.

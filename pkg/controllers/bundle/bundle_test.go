@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,12 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // settled returns a Bundle to alice that was handled before noon.
@@ -267,7 +270,8 @@ func TestOnBundleFinalizes(t *testing.T) {
 
 	s.errors = nil
 	s.handle(t, b)
-	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken(), "the finalizer stays, and the kind of Bundles was asked for within the last second")
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app", "enqueue Bundle app in 30s"}, s.taken(),
+		"the finalizer stays, and the kind of Bundles was asked for within the last second")
 	s.lost(t, d)
 	s.handle(t, b)
 	assert.Equal(t, []string{`patch Bundle app [] {"metadata":{"finalizers":[],"resourceVersion":"5"}}`}, s.taken())
@@ -301,6 +305,45 @@ func TestOnBundleFinalizes(t *testing.T) {
 		assert.Empty(t, s.seen)
 		assert.Empty(t, s.changedAt)
 	})
+	t.Run("finalizers of others keep BundleDeployments", func(t *testing.T) {
+		s, b := newStage(t), settled()
+		b.DeletionTimestamp = &metav1.Time{Time: noon}
+		held := func(cluster string, finalizers ...string) *fleet.BundleDeployment {
+			d := deployed(t, b, clusterNamed(cluster))
+			d.UID, d.DeletionTimestamp, d.Finalizers = types.UID(cluster), &metav1.Time{Time: noon}, finalizers
+			return d
+		}
+		pass := func() []string {
+			_, err := s.onBundle("ws/app", b)
+			require.NoError(t, err)
+			s.writtenBundles = expectations.New(s.clock) // the cache shows it
+			requests := s.taken()
+			if _, patch, written := strings.Cut(requests[len(requests)-1], "[status] "); written {
+				require.NoError(t, json.Unmarshal([]byte(patch), &struct{ Status *fleet.BundleStatus }{&b.Status}))
+			}
+			return requests
+		}
+		s.has(t, held("bob", "example.com/stuck"), held("alice", "z.example.com/last", "example.com/stuck"), held("carol"))
+		assert.Equal(t, []string{"enqueue Bundle app in 30s"}, pass(), "most are gone within seconds, and nothing is written about them")
+		s.clock.Step(reportHeldAfter)
+		requests := pass()
+		require.Len(t, requests, 2)
+		assert.Contains(t, requests[1], "patch Bundle app [status]")
+		ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
+		assert.Equal(t, []any{corev1.ConditionFalse, fleet.ReasonBundleDeleting}, []any{ready.Status, ready.Reason})
+		assert.Equal(t, "the Bundle cannot be deleted yet: BundleDeployment "+atHome+" is being deleted, and stays because of its finalizers: "+
+			"example.com/stuck, z.example.com/last (and 1 other BundleDeployments)", ready.Message)
+
+		s.has(t, held("alice", "example.com/stuck"))
+		s.clock.Step(reportHeldAfter - time.Second)
+		assert.Equal(t, []string{"enqueue Bundle app in 1s"}, pass(), "the deletions of thousands are not thousands of writes")
+		s.clock.Step(time.Second)
+		assert.Len(t, pass(), 2, "the cause has changed")
+		for range 3 {
+			s.clock.Step(reportHeldAfter)
+			assert.Equal(t, []string{"enqueue Bundle app in 30s"}, pass(), "the cause is the same")
+		}
+	})
 	for name, row := range map[string]struct {
 		change           func(*fleet.Cluster, *fleet.Bundle)
 		namespaceDeleted bool
@@ -325,7 +368,7 @@ func TestOnBundleFinalizes(t *testing.T) {
 			s.Kubernetes = fake.NewClientset(namespace)
 			s.has(t, c, b, deployed(t, b))
 			s.handle(t, b)
-			want := []string{"delete " + atHome + " uid-of-app", "kind bundles"}
+			want := []string{"delete " + atHome + " uid-of-app", "enqueue Bundle app in 30s", "kind bundles"}
 			if row.stays {
 				want = []string{"enqueue Bundle app in 10s"}
 			}

@@ -294,7 +294,7 @@ func TestReconcile_offSchedule(t *testing.T) {
 
 	elsewhere.DeletionTimestamp = &metav1.Time{Time: noon}
 	s.handle(t, elsewhere)
-	assert.Equal(t, []string{"delete " + atHome + " uid-of-app", "kind bundles"}, s.taken())
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app", "enqueue Bundle app in 30s", "kind bundles"}, s.taken())
 }
 
 // Whoever deletes a kind may not mean to remove all workloads.

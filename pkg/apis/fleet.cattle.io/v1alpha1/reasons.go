@@ -222,7 +222,8 @@ const (
 	ReasonAgentNotManaged = "AgentNotManaged"
 	// ReasonWaitingForImport (Unknown): the agent must be installed before the hub creates its Bundle.
 	ReasonWaitingForImport = "WaitingForImport"
-	// ReasonBundleDeleting (Unknown): the Bundle is being deleted; the hub creates it again.
+	// ReasonBundleDeleting (Unknown): the Bundle is being deleted; the hub creates it again. It is also a reason of Ready of a Bundle (False): the
+	// Bundle is being deleted, and finalizers of others keep its BundleDeployments.
 	ReasonBundleDeleting = "BundleDeleting"
 )
 
