@@ -49,7 +49,7 @@ func run(ctx context.Context, c config) error {
 }
 
 // runHub serves readiness while the hub runs. A standby is ready: otherwise it would block a rolling update. A hub that has acquired the
-// Lease is ready when its controllers have started.
+// Lease is ready when its controllers have started. Neither is ready while the API server refuses its watches.
 func runHub(ctx context.Context, c config, health *launch.Health, run func(context.Context, hub.Options) error) error {
 	health.NotReady("asking for the Lease")
 	standby := "standing by: another hub holds the Lease"
@@ -57,6 +57,13 @@ func runHub(ctx context.Context, c config, health *launch.Health, run func(conte
 	c.hub.OnStandby = func() { health.Ready(standby + "; the caches are filled") }
 	c.hub.OnElected = func() { health.NotReady("filling the caches") }
 	c.hub.OnReady = func() { health.Ready("at work") }
+	c.hub.OnWatching = func(watching bool) {
+		fault := "the API server refuses watches"
+		if watching {
+			fault = ""
+		}
+		health.Fault(fault)
+	}
 	c.hub.Election = &c.election
 	return run(ctx, c.hub)
 }

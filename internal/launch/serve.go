@@ -62,6 +62,7 @@ type Health struct {
 	mutex sync.Mutex
 	ready bool
 	state string
+	fault string
 }
 
 // NewHealth returns the health of a program that has just started.
@@ -77,6 +78,13 @@ func (h *Health) set(ready bool, state string) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	h.ready, h.state = ready, state
+}
+
+// Fault records why the program is not ready, whatever it records with Ready; "" ends the fault.
+func (h *Health) Fault(text string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.fault = text
 }
 
 // HealthFlag returns the flag for the address of Serve. Charts set the environment variable, so that another address can be set where pods
@@ -107,6 +115,8 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	case !h.ready:
 		http.Error(w, h.state, http.StatusServiceUnavailable)
+	case h.fault != "":
+		http.Error(w, h.fault, http.StatusServiceUnavailable)
 	case r.URL.Query().Has("verbose"):
 		fmt.Fprintln(w, h.state)
 	default:

@@ -71,9 +71,12 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
+	var following sync.WaitGroup
+	following.Go(func() { h.watches.follow(ctx) })
 	defer func() {
 		stop()
 		h.caches.wait()
+		following.Wait()
 		utilnet.CloseIdleConnectionsFor(h.transport)
 	}()
 	unregister, err := h.serveProcessMetrics()
@@ -106,6 +109,7 @@ type hub struct {
 	transport    http.RoundTripper
 	reachability *liveness.APIReachability
 	fence        *fence
+	watches      *watches
 	caches       *caches
 	leading      prometheus.Gauge
 
@@ -115,11 +119,16 @@ type hub struct {
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
-	h := &hub{options: o, config: hubConfig(o.RESTConfig), reachability: liveness.NewAPIReachability(o.Clock), fence: &fence{}, leading: metrics.NewLeader()}
+	h := &hub{
+		options: o, config: hubConfig(o.RESTConfig), reachability: liveness.NewAPIReachability(o.Clock), fence: &fence{},
+		watches: newWatches(o.Clock, o.OnWatching), leading: metrics.NewLeader(),
+	}
 	h.config.Wrap(h.reachability.Wrap)
 	h.config.Wrap(transport.Sender(h.fence.send).Wrap)
+	ofCaches := rest.CopyConfig(h.config)
+	ofCaches.Wrap(transport.Sender(h.watches.send).Wrap)
 	var err error
-	if h.caches, err = newCaches(ctx, h.config, o); err != nil {
+	if h.caches, err = newCaches(ctx, ofCaches, o); err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
 	}
 	h.transport, err = rest.TransportFor(h.config)

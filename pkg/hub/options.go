@@ -84,6 +84,10 @@ type Options struct {
 	OnElected func()
 	// OnReady, if given, is called once the hub is at work.
 	OnReady func()
+	// OnWatching, if given, is called with false when the API server has refused a watch of the hub's caches for a minute, mostly because a right is
+	// missing: the hub does not notice changes then, and is not ready. It is called with true once the API server accepts all watches again. The
+	// watches of SharedControllerFactory do not count.
+	OnWatching func(watching bool)
 }
 
 const (
@@ -132,6 +136,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.OnReady == nil {
 		o.OnReady = func() {}
+	}
+	if o.OnWatching == nil {
+		o.OnWatching = func(bool) {}
 	}
 	return o, nil
 }

@@ -94,6 +94,6 @@ func TestOptionsAreKept(t *testing.T) {
 	require.NoError(t, err)
 	o.OnReady()
 	assert.True(t, ready)
-	o.OnReady, given.OnReady, o.OnStandby, o.OnElected = nil, nil, nil, nil
+	o.OnReady, given.OnReady, o.OnStandby, o.OnElected, o.OnWatching = nil, nil, nil, nil, nil
 	assert.Equal(t, given, o)
 }
