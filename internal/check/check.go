@@ -114,9 +114,12 @@ func finding(verdict Verdict, format string, args ...any) Finding {
 // doesNotApply returns the finding of a check that does not apply to these inputs. Its line is omitted.
 func doesNotApply() Finding { return Finding{} }
 
-// failed returns the finding for a failed request. The finding is unknown if the user lacks the right to send the request, or if the request
-// timed out: neither is a property of the object.
+// failed returns the finding for a failed request. The finding is unknown if the user lacks the right to send the request, if the request timed
+// out, or if a webhook without a server prevents the answer: none of them is a property of the object.
 func failed(doing string, err error) Finding {
+	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook") {
+		return unknown("%s: there is no answer, because the server of a webhook fails: %s", doing, err)
+	}
 	if apierrors.IsForbidden(err) || isTimeout(err) {
 		f := unknown("%s: %s", doing, err)
 		f.forbidden = apierrors.IsForbidden(err)

@@ -130,6 +130,10 @@ func TestFailedRequests(t *testing.T) {
 	secrets := schema.GroupResource{Resource: "secrets"}
 	assert.Equal(t, Unknown, failed("reading", apierrors.NewForbidden(secrets, "x", nil)).Verdict)
 	assert.Equal(t, Unknown, failed("reading", context.DeadlineExceeded).Verdict)
+	webhook := failed("asking", apierrors.NewInternalError(errors.New(`failed calling webhook "deny.example.com": connection refused`)))
+	assert.Equal(t, Unknown, webhook.Verdict)
+	assert.Contains(t, webhook.Detail, `asking: there is no answer, because the server of a webhook fails: Internal error occurred: failed calling webhook "deny.example.com"`)
+	assert.Equal(t, Fail, failed("reading", apierrors.NewInternalError(errors.New("etcd is full"))).Verdict)
 	assert.Equal(t, Fail, failed("reading", apierrors.NewUnauthorized("no")).Verdict)
 	assert.Equal(t, Fail, failed("reading", os.ErrClosed).Verdict)
 }

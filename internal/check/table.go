@@ -169,7 +169,8 @@ var table = []Check{
 	{
 		ID: "import-rights", Category: categoryImport, on: onHub | onCluster, when: hasImportConfig, run: importRights, Needs: []string{"import-reaches"},
 		Says: "the user of the kubeconfig may install the agent",
-		Hint: "renew the credential, or bind its user to ClusterRole cluster-admin on the member",
+		Hint: "renew the credential, or bind its user to ClusterRole cluster-admin on the member; if a webhook of the member prevents the answer, " +
+			"repair its server, or delete the webhook",
 	},
 	{
 		ID: "member-api", Category: categoryAgent, on: onMember, run: memberAPI,
