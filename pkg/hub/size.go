@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -18,19 +17,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/bundle/templates"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-// agentFields are the fields of a ClusterSpec with free-form content from users, which only an import or the Bundle of the agent reads; the
-// removal of the agent reads scheduling, too.
-type agentFields struct {
-	envVars     []corev1.EnvVar
-	tolerations []corev1.Toleration
-	affinity    *corev1.Affinity
-	resources   *corev1.ResourceRequirements
-	scheduling  *fleet.AgentSchedulingCustomization
-	pullSecrets *[]corev1.LocalObjectReference
-	namespace   string
-	registry    string
-}
 
 // maxClientID limits the bytes of a clientID and a clientRandom. The definitions of the kinds limit both to MaxClientIDLength characters, of four bytes at
 // most, but not those of Fleet.
@@ -128,7 +114,8 @@ func reduceSpec(spec *fleet.ClusterSpec) {
 }
 
 func reduceSettings(spec *fleet.ClusterSpec, limit int) {
-	agent := agentFields{
+	// Fields with free-form content from users, which only an import or the Bundle of the agent reads; the removal of the agent reads the scheduling, too.
+	agent := []any{
 		spec.AgentEnvVars, spec.AgentTolerations, spec.AgentAffinity, spec.AgentResources, spec.AgentSchedulingCustomization, spec.AgentPullSecrets,
 		spec.AgentNamespace, spec.PrivateRepoURL,
 	}
