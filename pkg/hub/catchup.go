@@ -79,16 +79,16 @@ func (i informer) of(key string) (string, bool) {
 func (i informer) latest() string { return i.LastSyncResourceVersion() }
 
 // await lists the metadata of all objects of the kinds, and waits until the caches contain these versions.
-func (u *catchUp) await(ctx context.Context) error {
-	for _, kind := range u.kinds {
-		if err := u.awaitKind(ctx, kind); err != nil {
+func (c *catchUp) await(ctx context.Context) error {
+	for _, kind := range c.kinds {
+		if err := c.awaitKind(ctx, kind); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
+func (c *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 	for {
 		latest := kind.cache.latest()
 		all, err := kind.list.List(ctx, kind.options)
@@ -112,7 +112,7 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-u.Clock.After(pollInterval):
+			case <-c.Clock.After(pollInterval):
 			}
 			missing = kind.missing(missing)
 		}

@@ -70,8 +70,8 @@ func TestCatchUp(t *testing.T) {
 				version, found := cache[key]
 				return version, found
 			})}
-			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{kind}}
-			require.NoError(t, b.await(t.Context()))
+			c := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{kind}}
+			require.NoError(t, c.await(t.Context()))
 			assert.Equal(t, test.pollsPerList, pollsPerList)
 			assert.Equal(t, test.asked, list.asked)
 		})
@@ -79,20 +79,20 @@ func TestCatchUp(t *testing.T) {
 }
 
 func TestCatchUpErrors(t *testing.T) {
-	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}, cache: cachedVersions(nil)}}}
-	require.ErrorContains(t, b.await(t.Context()), "no answer")
+	c := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}, cache: cachedVersions(nil)}}}
+	require.ErrorContains(t, c.await(t.Context()), "no answer")
 
 	empty := cachedVersions(func(string) (string, bool) { return "", false })
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cache: empty}}
-	require.ErrorIs(t, b.await(ctx), context.Canceled)
+	c.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cache: empty}}
+	require.ErrorIs(t, c.await(ctx), context.Canceled)
 
 	// The watch of a standby continues after the restore of a backup of etcd, and waits for versions of the future.
-	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "20"}, cache: empty}}
-	require.NoError(t, b.await(t.Context()))
-	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "19"}, cache: empty}}
-	require.ErrorContains(t, b.await(t.Context()), "the cache is at version 20, and the API server at version 19")
+	c.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "20"}, cache: empty}}
+	require.NoError(t, c.await(t.Context()))
+	c.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{}}, version: "19"}, cache: empty}}
+	require.ErrorContains(t, c.await(t.Context()), "the cache is at version 20, and the API server at version 19")
 }
 
 // After `etcdutl snapshot restore --bump-revision`, or when the API server has passed the version of the cache, only the versions of the objects
@@ -100,8 +100,8 @@ func TestCatchUpErrors(t *testing.T) {
 func TestCatchUpRestored(t *testing.T) {
 	cached := cachedVersions(func(string) (string, bool) { return "19", true })
 	list := &listed{answers: []map[string]string{{"a": "9"}}, version: "1000000010"}
-	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: list, cache: cached}}}
-	require.ErrorContains(t, b.await(t.Context()), "the cache has version 19 of ns/a, and the API server has version 9: was etcd restored?")
+	c := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: list, cache: cached}}}
+	require.ErrorContains(t, c.await(t.Context()), "the cache has version 19 of ns/a, and the API server has version 9: was etcd restored?")
 }
 
 // The absence of an object of each of these kinds decides something, such as the deletion of a BundleDeployment.

@@ -186,9 +186,9 @@ type restorable struct {
 	largeObject
 }
 
-// restorable returns the dropped objects that fit together into what is free in their workspaces, and that were not returned within restoreRetry. The
+// findRestorable returns the dropped objects that fit together into what is free in their workspaces, and that were not returned within restoreRetry. The
 // smallest come first, so that as many as possible are whole.
-func (l *largeObjects) restorable(now time.Time) (all []restorable) {
+func (l *largeObjects) findRestorable(now time.Time) (all []restorable) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for workspace, w := range l.workspaces {
@@ -217,7 +217,7 @@ func (l *largeObjects) restorable(now time.Time) (all []restorable) {
 // restore writes an annotation to the dropped objects for which there is room now: the event of the write brings the whole object to the cache. A
 // request alone would not, because only events change a cache.
 func (l *largeObjects) restore(ctx context.Context, client metadata.Interface, now time.Time) {
-	for _, r := range l.restorable(now) {
+	for _, r := range l.findRestorable(now) {
 		patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{ // texts have JSON
 			"uid": r.uid, "annotations": map[string]string{fleet.RestoredAnnotation: now.UTC().Format(time.RFC3339)},
 		}})

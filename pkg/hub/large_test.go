@@ -168,8 +168,8 @@ func TestLargeObjects_reduce(t *testing.T) {
 	assert.False(t, request.Spec.TooLarge, "it is smaller than what is free")
 
 	c.large.forget(sized("w", "first", "Bundle-first"))
-	assert.Len(t, c.large.restorable(time.Unix(1000, 0)), 4)
-	assert.Empty(t, c.large.restorable(time.Unix(1001, 0)), "the event of the write is on its way")
+	assert.Len(t, c.large.findRestorable(time.Unix(1000, 0)), 4)
+	assert.Empty(t, c.large.findRestorable(time.Unix(1001, 0)), "the event of the write is on its way")
 	assert.False(t, put(bundleKind, "b", 3, bundleOf(200<<10)).(*fleet.Bundle).Spec.TooLarge)
 	cluster = put(clusterKind, "c", 3, `{"templateValues":{"a":"`+noise(200<<10)+`"}}`).(*fleet.Cluster)
 	assert.Equal(t, fleet.MemoryExcess{}, cluster.Spec.Excess)

@@ -31,8 +31,8 @@ const (
 	// handoverWait is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
 	// and then creates another, to which the agent is handed over.
 	handoverWait = 10 * time.Second
-	// pollInterval is the longest wait before the hub looks again whether the claim of a handover is confirmed.
-	pollInterval = 2 * time.Second
+	// claimRecheckInterval is the longest wait before the hub looks again whether the claim of a handover is confirmed.
+	claimRecheckInterval = 2 * time.Second
 )
 
 // finalize removes what belongs to a deleted Cluster, on the member and on the hub, and then the finalizer. It runs again from the
@@ -212,7 +212,7 @@ func (h *handler) needsFarewell(ctx context.Context, cluster *fleet.Cluster, beg
 		return true, 0, nil
 	}
 	if claimed {
-		remaining = min(remaining, pollInterval)
+		remaining = min(remaining, claimRecheckInterval)
 	}
 	return true, remaining, nil
 }
