@@ -137,7 +137,7 @@ func hasFlag(deployment *appsv1.Deployment, flag, variable string) bool {
 	for _, c := range deployment.Spec.Template.Spec.Containers {
 		for _, argument := range slices.Concat(c.Command, c.Args) {
 			name, value, _ := strings.Cut(strings.TrimLeft(argument, "-"), "=")
-			if off, err := strconv.ParseBool(value); strings.HasPrefix(argument, "-") && name == flag && (err != nil || off) {
+			if on, err := strconv.ParseBool(value); strings.HasPrefix(argument, "-") && name == flag && (err != nil || on) {
 				return true
 			}
 		}
