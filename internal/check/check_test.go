@@ -544,3 +544,27 @@ func TestClusterHeartbeat_withoutLeases(t *testing.T) {
 		assert.Equal(t, row.want, clusterHeartbeat(t.Context(), k).Verdict, row)
 	}
 }
+
+// The import of another Cluster may replace the agent of a Cluster without a kubeconfig.
+func TestClusterImported(t *testing.T) {
+	for _, row := range []struct {
+		name, kubeconfig string
+		status           corev1.ConditionStatus
+		verdict          Verdict
+	}{
+		{"imported", "kc", corev1.ConditionTrue, Pass},
+		{"not imported", "kc", corev1.ConditionFalse, Fail},
+		{"importing", "kc", corev1.ConditionUnknown, Fail},
+		{"registered with a token", "", corev1.ConditionTrue, ""},
+		{"registered with a token and replaced", "", corev1.ConditionFalse, Fail},
+		{"without conditions", "", "", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := &fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: row.kubeconfig}}
+			if row.status != "" {
+				c.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionImported, Status: row.status, Reason: fleet.ReasonKubeconfigInUse}}
+			}
+			assert.Equal(t, row.verdict, clusterImported(t.Context(), &knowledge{cluster: c}).Verdict)
+		})
+	}
+}

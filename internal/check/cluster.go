@@ -303,9 +303,14 @@ func tokenRights(ctx context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
+// clusterImported applies to a Cluster without a kubeconfig, too, if the import of another Cluster has replaced its agent.
 func clusterImported(_ context.Context, k *knowledge) Finding {
-	if fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionImported).Status != corev1.ConditionTrue {
+	imported := fleetstatus.Condition(k.cluster.Status.Conditions, fleet.ConditionImported)
+	switch {
+	case imported.Status != corev1.ConditionTrue && (isImport(k) || imported.Status == corev1.ConditionFalse):
 		return fail("%s", conditionText(k.cluster, fleet.ConditionImported))
+	case !isImport(k):
+		return doesNotApply()
 	}
 	return pass("")
 }

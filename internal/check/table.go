@@ -327,8 +327,9 @@ var table = []Check{
 		Hint:        "look at the Roles and RoleBindings of the agent in that namespace of the hub; the hub restores its own",
 	},
 	{
-		ID: "cluster-imported", Category: categoryConnection, on: onHub | onCluster, when: isImport, run: clusterImported, Needs: []string{"cluster-processed"},
+		ID: "cluster-imported", Category: categoryConnection, on: onHub | onCluster, when: hasCluster, run: clusterImported, Needs: []string{"cluster-processed"},
 		ExplainedBy: []string{
+			"agent-cluster",
 			"hub-runs", "hub-config", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights", "way-address",
 		},
 		Says: "the hub has installed the agent",

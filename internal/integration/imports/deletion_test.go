@@ -237,6 +237,8 @@ func TestTwoClustersOfOneMember(t *testing.T) {
 	agent := s.replace(t, "first", agentNamespace)
 
 	agent.Stop(t)
+	tokens := s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace)
+	require.NoError(t, tokens.Delete(t.Context(), registration.ImportTokenName("first"), metav1.DeleteOptions{})) // as after twelve hours
 	s.DeleteCluster(t, "second")
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "second")
 	s.Hub.ClusterCondition(t, s.Namespace, "first", fleet.ConditionImported, "True Imported")

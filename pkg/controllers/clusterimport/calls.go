@@ -50,15 +50,15 @@ var purposes = []purpose{installing, removing, checkingOwner}
 
 // memberCall is the last call with one key. A call is a function that sends requests to a member; it returns when its context ends.
 type memberCall struct {
-	inputs  string // a digest of everything that determines the call; other inputs are another call
-	state   callState
-	wanted  bool     // since the current pass, or the last one, began, it has reserved the call, or the call was offered a slot
-	slots   *slots   // in which it waits or has a slot
-	failure *failure // while a failed call is retried, the failure of the previous try
-	holder  string   // what foundHolder has recorded
-	retryAt time.Time
-	backoff wait.Backoff
-	cancel  context.CancelFunc // of a call that runs
+	inputs   string // a digest of everything that determines the call; other inputs are another call
+	state    callState
+	wanted   bool     // since the current pass, or the last one, began, it has reserved the call, or the call was offered a slot
+	slots    *slots   // in which it waits or has a slot
+	failure  *failure // while a failed call is retried, the failure of the previous try
+	replaced *string  // what foundAgentOf has recorded
+	retryAt  time.Time
+	backoff  wait.Backoff
+	cancel   context.CancelFunc // of a call that runs
 }
 
 // callState is the state of a call. Until a pass prepares the call, only its key and the digest of its inputs are kept: a workspace may have
@@ -217,7 +217,7 @@ func (c *memberCalls) reserve(key callKey, inputs string) memberCall {
 	// A retry keeps reporting its failure until it has succeeded; otherwise each retry would write the status twice and emit an event.
 	if !isSame {
 		const doublings = 20
-		call.inputs, call.failure, call.holder = inputs, nil, ""
+		call.inputs, call.failure = inputs, nil
 		call.backoff = wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
 	}
 	if call.state != offered {
@@ -269,13 +269,13 @@ func (c *memberCalls) begin(key callKey, do func(context.Context) *failure) {
 	})
 }
 
-// foundHolder records the other Cluster to which the agent on the member belonged when an installation began. A try that fails may already have
-// replaced that agent, so a later try does not forget it.
-func (c *memberCalls) foundHolder(cluster types.NamespacedName, holder string) {
+// foundAgentOf records the other Cluster to which the agent on the member belonged when an installation began, "" if it belonged to none. A try that
+// failed may have replaced the agent already, so a later one does not forget that Cluster, even with other inputs.
+func (c *memberCalls) foundAgentOf(cluster types.NamespacedName, owner string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if call := c.byKey[callKey{cluster, installing}]; call != nil {
-		call.holder = holder
+	if call := c.byKey[callKey{cluster, installing}]; call != nil && (owner != "" || call.replaced == nil) {
+		call.replaced = &owner
 	}
 }
 

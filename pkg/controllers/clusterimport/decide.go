@@ -22,7 +22,7 @@ type facts struct {
 	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
 	manifestHash   string // of the settings with which the agent should run
 	registrationID string // the result of the function registrationID
-	agentReplaced  bool   // the import of another Cluster had replaced the agent, and that no longer counts, or the kubeconfig Secret has changed since
+	agentLost      bool   // the import of another Cluster had replaced the agent, and that Cluster does not have it any more, or isChangedByPerson is true
 }
 
 // importReason compares the Cluster with its last import. It returns why another import is required, for the log, or "" if none is. The caller
@@ -34,7 +34,7 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 		return "no agent was installed yet"
 	case !status.AgentMigrated || !status.CattleNamespaceMigrated || !status.AgentNamespaceMigrated:
 		return "an older version installed the agent"
-	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
+	case isRedeployed(cluster):
 		return "spec.redeployAgentGeneration changed"
 	case settingsRequireImport(cluster, f):
 		return "the agent's settings changed"
@@ -44,12 +44,18 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 		return "the agent did not register before its token expired"
 	case namespaceChanged(cluster, f.agentNamespace):
 		return "the agent's namespace changed"
-	case f.agentReplaced:
+	case f.agentLost:
 		return "the import of another Cluster had replaced the agent"
 	case status.AgentConfigChanged:
 		return "status.agentConfigChanged is true"
 	}
 	return ""
+}
+
+// isRedeployed reports whether a person has asked for another registration of an installed agent.
+func isRedeployed(cluster *fleet.Cluster) bool {
+	deployed := cluster.Status.AgentDeployedGeneration
+	return deployed == nil || *deployed != cluster.Spec.RedeployAgentGeneration
 }
 
 // settingsRequireImport reports whether new settings can only be delivered by an import. A connected agent receives them with

@@ -51,7 +51,7 @@ func TestImportReason(t *testing.T) {
 		wanted string
 		why    string
 
-		tokenGone, served, replaced bool
+		tokenGone, served bool
 		cause             string
 	}{
 		{name: "nothing"},
@@ -101,7 +101,6 @@ func TestImportReason(t *testing.T) {
 		{name: "same namespace as that of Fleet's hub", wanted: "elsewhere", change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", "elsewhere"
 		}},
-		{name: "another Cluster had replaced the agent", replaced: true, why: "the import of another Cluster had replaced the agent"},
 		{name: "namespace of Fleet's agent unknown", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -112,7 +111,7 @@ func TestImportReason(t *testing.T) {
 			if row.wanted != "" {
 				wanted = row.wanted
 			}
-			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, servedByBundle: row.served, manifestHash: "same", registrationID: "uid", agentReplaced: row.replaced}
+			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, servedByBundle: row.served, manifestHash: "same", registrationID: "uid"}
 			if row.cause != "" {
 				f.registrationID = "uid/" + row.cause
 			}

@@ -86,19 +86,24 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	}
 	_, err = i.tokens.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
 	by, secretVersion := i.replacedBy(cluster), i.kubeconfigVersion(cluster)
+	isChanged := isChangedByPerson(cluster, secretVersion)
 	known := facts{
 		agentNamespace: agentspec.Namespace(i.Context, cluster),
 		tokenGone:      apierrors.IsNotFound(err),
 		servedByBundle: agentspec.ServedByBundle(hub, cluster),
 		manifestHash:   agentspec.ManifestHash(agentspec.Options(i.Context, cluster, "")),
 		registrationID: registrationID(cluster, requests, i.Clock.Now()),
-		agentReplaced: by == nil && hasLostAgent(cluster) ||
-			by != nil && secretVersion != "" && !isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)),
+		agentLost:      by == nil && hasLostAgent(cluster) || by != nil && isChanged,
 	}
 	why := importReason(cluster, known)
 	switch {
-	case why == "" && by != nil:
+	case by != nil && !isChanged && known.agentNamespace == by.Status.Import.AgentNamespace:
+		setAgentLost(cluster, cluster.Status.Agent.LastSeen)
 		return i.replaced(cluster, by)
+	case by == nil && !known.agentLost:
+		setAgentLost(cluster, metav1.Time{}) // the agent has come back by itself
+	}
+	switch {
 	case why == "" && secretVersion == "" && access.NeedsNoPermission(cluster) && hasSettings(cluster.Status.Import, settingsHash(hub)):
 		// The Secret was deleted, and an installed agent does not need it until the settings change that an import delivers. A Cluster that needs a
 		// permission for the Secret must not learn that it does not exist: readSecret reports that.
@@ -147,6 +152,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if err != nil {
 		return settingsInvalid(err)
 	}
+	if by != nil && !isRedeployed(cluster) {
+		plan.replacedBy = by.UID
+	}
 	inputs, err := plan.inputs(member)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
@@ -183,7 +191,13 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return importing()
 	}
 
-	i.record(hub, cluster, secret, info, plan, call.holder)
+	i.record(hub, cluster, secret, info, plan)
+	if last := cluster.Status.Import; call.replaced != nil {
+		last.ReplacedCluster, last.ReplacedTime = *call.replaced, metav1.Time{}
+		if last.ReplacedCluster != "" {
+			last.ReplacedTime = last.Time
+		}
+	}
 	return imported()
 }
 
@@ -372,52 +386,85 @@ func (i *Importer) installCall(m *memberClient, cluster *fleet.Cluster, plan *in
 	return func(ctx context.Context) *failure {
 		return i.calls.onMember(ctx, m, workspace, i.calls.members.shared, func(ctx context.Context) *failure {
 			if plan.mayBeTaken {
-				if problem := i.checkNotTaken(ctx, m, plan.agent.namespace, workspace, uid); problem != nil {
+				if problem := i.checkNotTaken(ctx, m, plan.agent.namespace, workspace, uid, plan.replacedBy); problem != nil {
 					return problem
 				}
 			}
-			stored, problem := m.install(ctx, plan, objects)
-			if holder := i.holderOf(ctx, stored); holder != nil && holder.UID != uid {
-				i.calls.foundHolder(nameOf(cluster), index.ReplacedKey(holder))
+			before, problem := m.install(ctx, plan, objects)
+			switch owner := i.clusterOf(ctx, before.credential, before.token); {
+			case !plan.reregister: // the agent on the member was not looked at
+			case owner == nil:
+				i.calls.foundAgentOf(nameOf(cluster), "")
+			case owner.UID != uid:
+				i.calls.foundAgentOf(nameOf(cluster), replacedKey(owner))
 			}
 			return problem
 		})
 	}
 }
 
-// replacedBy returns the Cluster whose import has replaced the agent of this one, nil if there is none. It counts until this Cluster has an agent again,
-// because it was imported or has registered, and while the other one has its agent in the same namespace. It counts while it is being deleted, too: its
-// agent first removes what it has deployed.
+// replacementPeriod is how long after an import of another Cluster an agent may send heartbeats with its own credential: until the other one has registered,
+// for which the member may have to pull an image.
+const replacementPeriod = time.Hour
+
+// replacedBy returns the Cluster whose import has replaced the agent of this one, nil if there is none, or if this Cluster has had an agent since: it was
+// imported later, or sends heartbeats. While the other one is being deleted, it counts: its agent first removes what it has deployed.
 func (i *Importer) replacedBy(cluster *fleet.Cluster) (by *fleet.Cluster) {
 	if !agentspec.Disconnected(cluster) {
 		return nil
 	}
-	others, _ := i.clusters.GetByIndex(index.ByReplacedCluster, index.ReplacedKey(cluster)) // fails only for an unknown index
+	others, _ := i.clusters.GetByIndex(index.ByReplacedCluster, replacedKey(cluster)) // fails only for an unknown index
 	for _, other := range others {
-		last, seen := other.Status.Import, other.Status.Agent.LastSeen
-		isImportedAgain := cluster.Status.Import != nil && last.Time.Before(&cluster.Status.Import.Time)
-		isRegisteredAgain := !seen.IsZero() && seen.Before(&cluster.Status.Agent.LastSeen)
-		if isImportedAgain || isRegisteredAgain || last.AgentNamespace != i.lastNamespace(cluster) {
+		last := other.Status.Import
+		isImportedLater := cluster.Status.Import != nil && last.ReplacedTime.Before(&cluster.Status.Import.Time)
+		isSeenLater := cluster.Status.Agent.LastSeen.After(last.ReplacedTime.Add(replacementPeriod))
+		if isImportedLater || isSeenLater || last.AgentNamespace != i.lastNamespace(cluster) {
 			continue
 		}
-		if by == nil || by.Status.Import.Time.Before(&last.Time) {
+		if by == nil || by.Status.Import.ReplacedTime.Before(&last.ReplacedTime) {
 			by = other
 		}
 	}
 	return by
 }
 
-// replaced is the result while another Cluster has the agent on the member. The import that installed the agent is repeated after that.
-func (i *Importer) replaced(cluster, by *fleet.Cluster) result.Result {
-	i.calls.drop(callKey{nameOf(cluster), installing})
-	return result.Stalled(fleet.ReasonKubeconfigInUse, fmt.Sprintf("%s has imported the same member later, and has replaced the agent in namespace %s there; "+
-		"delete one of the two, or set another spec.agentNamespace", nameFor(cluster.Namespace, by), by.Status.Import.AgentNamespace))
+// replacedKey is the value of status.import.replacedCluster that names this Cluster. It has no UID, because the other Cluster may be in another workspace.
+func replacedKey(cluster *fleet.Cluster) string {
+	return index.Key(cluster.Namespace, index.Key(cluster.Name, digest(string(cluster.UID))))
 }
 
-// hasLostAgent reports whether the last pass found that another Cluster has the agent, and the Cluster has not been connected since.
+// isChangedByPerson reports whether a person has asked for an import while another Cluster has the agent: for another registration, or with another
+// kubeconfig, which may lead to another member. No other cause of an import must take the agent from the other Cluster, which may be disconnected
+// for a moment.
+func isChangedByPerson(cluster *fleet.Cluster, secretVersion string) bool {
+	last := cluster.Status.Import
+	return isRedeployed(cluster) || secretVersion != "" && last != nil && last.KubeConfigSecretVersion != secretVersion
+}
+
+// replaced is the result while another Cluster has the agent on the member. When that ends, the call that has installed the agent must be repeated.
+func (i *Importer) replaced(cluster, by *fleet.Cluster) result.Result {
+	i.calls.drop(callKey{nameOf(cluster), installing})
+	remedy := "set another spec.agentNamespace"
+	if cluster.Spec.KubeConfigSecret == "" {
+		remedy = "install the agent of this one in another namespace"
+	}
+	return result.Stalled(fleet.ReasonKubeconfigInUse, fmt.Sprintf("%s has imported the same member later, and has replaced the agent in namespace %s there; "+
+		"delete one of the two, or %s", nameFor(cluster.Namespace, by), by.Status.Import.AgentNamespace, remedy))
+}
+
+// hasLostAgent reports whether an earlier pass has found that another Cluster has the agent, and the agent has sent no heartbeat since.
 func hasLostAgent(cluster *fleet.Cluster) bool {
-	imported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported)
-	return agentspec.Disconnected(cluster) && imported.Status == corev1.ConditionFalse && imported.Reason == fleet.ReasonKubeconfigInUse
+	last := cluster.Status.Import
+	return last != nil && !last.AgentLost.IsZero() && last.AgentLost.Equal(&cluster.Status.Agent.LastSeen)
+}
+
+// setAgentLost changes status.import.agentLost.
+func setAgentLost(cluster *fleet.Cluster, lastSeen metav1.Time) {
+	if last := cluster.Status.Import; last != nil && !last.AgentLost.Equal(&lastSeen) {
+		changed := last.DeepCopy()
+		changed.AgentLost = lastSeen
+		cluster.Status.Import = changed
+	}
 }
 
 // nameFor returns the name of another Cluster for a message in a workspace, in which nobody may learn the names of others.
@@ -428,42 +475,44 @@ func nameFor(workspace string, other *fleet.Cluster) string {
 	return "Cluster " + index.Key(other.Namespace, other.Name)
 }
 
-// holderOf returns the Cluster of this hub for which a credential on a member was issued, nil if there is none. Another hub may have a Cluster of the
-// same name, but not with that registration key. An agent that no import has asked to register has no key; the ServiceAccount in its token shows the hub.
-func (i *Importer) holderOf(ctx context.Context, stored map[string]string) *fleet.Cluster {
-	holder, err := i.clusters.Get(stored[registration.CredentialWorkspace], stored[registration.CredentialClusterName])
+// clusterOf returns the Cluster of this hub for which a credential on a member was issued, nil if there is none. Another hub may have a Cluster of the
+// same name, but not with that registration key. An agent that no import has asked to register has no key. Then the token must be for a ServiceAccount
+// in the namespace of the Cluster, with its UID: whoever controls a member can write the rest.
+func (i *Importer) clusterOf(ctx context.Context, stored map[string]string, token credential.Token) *fleet.Cluster {
+	owner, err := i.clusters.Get(stored[registration.CredentialWorkspace], stored[registration.CredentialClusterName])
 	if err != nil {
 		return nil
 	}
 	if key := stored[registration.BootstrapRegistrationKey]; key != "" {
-		if !isKeyOf(holder, key) {
+		if !isKeyOf(owner, key) {
 			return nil
 		}
-		return holder
+		return owner
 	}
-	token, _ := tokenIn(stored[registration.CredentialKubeconfig]) // a token that is too large says nothing about the hub, as does none
 	claims, err := credential.Inspect(token)
-	if err != nil || claims.UID == "" {
+	if err != nil || claims.UID == "" || claims.Namespace != registration.ClusterNamespace(owner.Namespace, owner.Name) {
 		return nil
 	}
 	account, err := i.Kubernetes.CoreV1().ServiceAccounts(claims.Namespace).Get(ctx, claims.ServiceAccount, metav1.GetOptions{})
 	if err != nil || string(account.UID) != claims.UID {
 		return nil
 	}
-	return holder
+	return owner
 }
 
-// checkNotTaken fails if the agent on the member belongs to another Cluster of this hub and is connected: that Cluster has imported the same member with
-// another kubeconfig Secret. Otherwise the two would take the agent from each other for ever. Only a Cluster that has lost its agent asks for this. A first
+// checkNotTaken fails if the agent on the member belongs to another Cluster of this hub and is connected, or if that is the Cluster by, which has replaced
+// the agent: that Cluster has imported the same member with another kubeconfig Secret. Otherwise the two would take the agent from each other for ever. Only a Cluster that has lost its agent asks for this. A first
 // import takes the agent: a person has asked for it, perhaps to delete the other Cluster next.
-func (i *Importer) checkNotTaken(ctx context.Context, m *memberClient, agentNamespace, workspace string, uid types.UID) *failure {
+func (i *Importer) checkNotTaken(ctx context.Context, m *memberClient, agentNamespace, workspace string, uid, by types.UID) *failure {
 	agent, err := m.installedAgent(ctx, agentNamespace)
 	if err != nil {
 		return diagnose(m.server, "checking which Cluster the agent belongs to", err)
 	}
-	other := i.holderOf(ctx, agent.credential)
-	if other == nil || other.UID == uid || other.DeletionTimestamp != nil || !agent.belongsTo(other) ||
-		fleetstatus.Condition(other.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue {
+	other := i.clusterOf(ctx, agent.credential, "")
+	if other == nil || other.UID == uid || other.DeletionTimestamp != nil || !agent.belongsTo(other) {
+		return nil
+	}
+	if fleetstatus.Condition(other.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue && other.UID != by {
 		return nil
 	}
 	return failuref(fleet.ReasonKubeconfigInUse,
@@ -471,8 +520,8 @@ func (i *Importer) checkNotTaken(ctx context.Context, m *memberClient, agentName
 		nameFor(workspace, other), agentNamespace)
 }
 
-// record writes what was installed into the status. replaced is the ReplacedKey of the Cluster whose agent was there, if it was another one.
-func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, info hubInfo, plan *installPlan, replaced string) {
+// record writes what was installed into the status.
+func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, info hubInfo, plan *installPlan) {
 	status := &cluster.Status
 	generation, interval, namespace := cluster.Spec.RedeployAgentGeneration, info.gcInterval, plan.options.Namespace
 	stale := staleNamespaces(status, namespace)
@@ -494,7 +543,7 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	last.AgentNamespace, last.Generation, last.ManifestHash = namespace, plan.generation, plan.manifestHash
 	last.PullSecrets, last.PullSecretsHash = plan.pullSecrets.names, plan.pullSecrets.hash
 	last.StaleAgentNamespaces = stale
-	last.ReplacedCluster = cmp.Or(replaced, last.ReplacedCluster)
+	last.AgentLost = metav1.Time{}
 	last.Time = metav1.NewTime(i.Clock.Now())
 	status.Import = last
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
@@ -30,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -1334,17 +1336,26 @@ func TestReconcile_agentReplacedByAnotherCluster(t *testing.T) {
 		{name: "the other one is being deleted", message: "Cluster ns/other" + message, change: func(_ *harness, _, other *fleet.Cluster) {
 			other.DeletionTimestamp = &metav1.Time{Time: start}
 		}},
-		{name: "without its own kubeconfig", message: "Cluster ns/other" + message, change: func(_ *harness, c, _ *fleet.Cluster) {
+		{name: "without its own kubeconfig", message: "Cluster ns/other" + strings.Replace(message, "set another spec.agentNamespace", "install the agent of this one in another namespace", 1), change: func(_ *harness, c, _ *fleet.Cluster) {
 			c.Spec.KubeConfigSecret, c.Status.Import = "", nil
 			c.Status.Agent.Namespace = system
 		}},
 		{name: "the kubeconfig Secret was deleted", message: "Cluster ns/other" + message, change: func(h *harness, c, _ *fleet.Cluster) {
 			_ = h.SecretMetadata.GetStore().Delete(kubeconfigSecret(nil)) // never fails
 		}},
+		{name: "the settings of the hub have changed", message: "Cluster ns/other" + message, change: func(h *harness, _, _ *fleet.Cluster) {
+			changed := hubConfig
+			changed.APIServerURL = "https://elsewhere:6443"
+			h.Config.Set(changed)
+		}},
+		{name: "the credential has expired", message: "Cluster ns/other" + message, change: func(_ *harness, c, other *fleet.Cluster) {
+			disconnect(other)
+			c.Status.Agent.CredentialExpires = &metav1.Time{Time: start}
+		}},
 		{name: "the Cluster has another UID", change: func(_ *harness, c, _ *fleet.Cluster) { c.UID = "new" }},
 		{name: "connected", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Conditions = nil }},
 		{name: "imported again since", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Import.Time = later(3600) }},
-		{name: "registered again since", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Agent.LastSeen = later(3600) }},
+		{name: "registered again since", change: func(_ *harness, c, _ *fleet.Cluster) { c.Status.Agent.LastSeen = later(7200) }},
 		{name: "the other one has moved its agent", change: func(_ *harness, _, other *fleet.Cluster) { other.Status.Import.AgentNamespace = "elsewhere" }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -1360,6 +1371,7 @@ func TestReconcile_agentReplacedByAnotherCluster(t *testing.T) {
 				assert.Equal(t, fleet.ReasonKubeconfigInUse, out.Reason)
 			}
 			assert.Len(t, m.paths(), before, "nothing is installed")
+			assert.Equal(t, row.message != "" && c.Spec.KubeConfigSecret != "", hasLostAgent(c))
 		})
 	}
 
@@ -1372,12 +1384,63 @@ func TestReconcile_agentReplacedByAnotherCluster(t *testing.T) {
 	}
 	t.Run("the other one is gone", func(t *testing.T) {
 		h, m, c := inUse(t)
-		h.clusters.All = []*fleet.Cluster{c}
+		tokens := h.tokens.All
+		h.clusters.All, h.tokens.All = []*fleet.Cluster{c}, nil // the token of the import has expired
 		before := c.Status.Import.Time
 		h.clock.Step(time.Minute)
+		out := h.Reconcile(t.Context(), c)
+		require.True(t, out.IsWait(), "for the token")
+		result.Set(&c.Status.Conditions, fleet.ConditionImported, out, start)
+		h.tokens.All = tokens
 		h.requireImported(t, c)
 		assert.True(t, before.Before(&c.Status.Import.Time))
 		assert.Contains(t, m.objects, credentialPath+"-bootstrap")
+		assert.False(t, hasLostAgent(c))
+	})
+	t.Run("its agent has come back by itself", func(t *testing.T) {
+		h, m, c := inUse(t)
+		before := len(m.paths())
+		c.Status.Agent.LastSeen = later(7200) // the controller of Clusters calls the Importer before it sets condition Connected
+		for range 2 {
+			out := h.untilSettled(t, c)
+			assert.Equal(t, fleet.ReasonImported, out.Reason)
+			assert.True(t, c.Status.Import.AgentLost.IsZero())
+			assert.Len(t, m.paths(), before, "nothing is installed")
+			c.Status.Conditions = nil
+		}
+	})
+	t.Run("its kubeconfig Secret is written again, and the other one is disconnected", func(t *testing.T) {
+		h, m, c := inUse(t)
+		disconnect(h.clusters.All[1])
+		h.update(t, kubeconfigSecret(with(t, to(m.Server))), "2")
+		out := h.untilSettled(t, c)
+		assert.Contains(t, out.Message, "Cluster ns/other has imported the same member with another kubeconfig Secret")
+		assert.NotContains(t, m.objects, credentialPath+"-bootstrap")
+	})
+	t.Run("a person asks for another registration", func(t *testing.T) {
+		h, _, c := inUse(t)
+		result.Set(&h.clusters.All[1].Status.Conditions, fleet.ConditionConnected, result.Done("", ""), start)
+		c.Spec.RedeployAgentGeneration++
+		out := h.untilSettled(t, c)
+		assert.Contains(t, out.Message, "Cluster ns/other has imported the same member with another kubeconfig Secret", "which the member has said")
+	})
+	t.Run("the other one moves to another member", func(t *testing.T) {
+		h, _, c := inUse(t)
+		other, elsewhere := h.clusters.All[1], newFakeMember(t)
+		secret := kubeconfigSecret(with(t, to(elsewhere.Server)))
+		secret.Name, secret.UID = "copy", "copy"
+		h.update(t, secret, "2")
+		other.Spec.RedeployAgentGeneration++
+		h.requireImported(t, other)
+		assert.Empty(t, other.Status.Import.ReplacedCluster)
+		h.requireImported(t, c)
+		assert.True(t, c.Status.Agent.LastSeen.IsZero(), "the agent must register again")
+	})
+	t.Run("it wants another namespace", func(t *testing.T) {
+		h, m, c := inUse(t)
+		c.Spec.AgentNamespace = "elsewhere"
+		h.requireImported(t, c)
+		assert.Contains(t, m.objects, "/api/v1/namespaces/elsewhere/secrets/fleet-agent-bootstrap")
 	})
 	t.Run("its kubeconfig Secret leads to another member now", func(t *testing.T) {
 		h, _, c := inUse(t)
@@ -1407,7 +1470,8 @@ func replacedCluster(t *testing.T) (h *harness, m *fakeMember, c, other *fleet.C
 	h.clusters.All = []*fleet.Cluster{c, other}
 	h.clock.Step(time.Minute)
 	h.requireImported(t, other)
-	require.Equal(t, "ns/c/uid", other.Status.Import.ReplacedCluster)
+	require.Equal(t, replacedKey(c), other.Status.Import.ReplacedCluster)
+	require.True(t, h.Reconcile(t.Context(), other).IsDone(), "the status that has been written causes another pass")
 	other.Status.Agent.LastSeen = metav1.NewTime(h.clock.Now())
 	m.register(other, "")
 	disconnect(c)
@@ -1437,6 +1501,36 @@ func TestImport_replacesNoAgent(t *testing.T) {
 	}
 }
 
+// An agent that registered with a token has a credential without a registration key. The server of a member can write any names into it.
+func TestClusterOf_withoutKey(t *testing.T) {
+	h := newHarness(t)
+	c := fresh()
+	h.clusters.All = []*fleet.Cluster{c}
+	stored := map[string]string{registration.CredentialWorkspace: c.Namespace, registration.CredentialClusterName: c.Name}
+	clusterNamespace := registration.ClusterNamespace(c.Namespace, c.Name)
+	for _, namespace := range []string{clusterNamespace, "theirs"} {
+		require.NoError(t, h.kube.Tracker().Add(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "account", UID: "known"}}))
+	}
+	for _, row := range []struct {
+		name, namespace, account, uid string
+		owner                         *fleet.Cluster
+	}{
+		{"its own", clusterNamespace, "account", "known", c},
+		{"of an agent of another workspace", "theirs", "account", "known", nil},
+		{"with another UID", clusterNamespace, "account", "guessed", nil},
+		{"without a UID", clusterNamespace, "account", "", nil},
+		{"of a ServiceAccount that does not exist", clusterNamespace, "other", "known", nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			claims := map[string]any{"namespace": row.namespace, "serviceaccount": map[string]any{"name": row.account, "uid": row.uid}}
+			token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"kubernetes.io": claims}).SignedString([]byte("k"))
+			require.NoError(t, err)
+			assert.Equal(t, row.owner, h.clusterOf(t.Context(), stored, credential.Token(token)))
+		})
+	}
+	assert.Nil(t, h.clusterOf(t.Context(), stored, ""))
+}
+
 // The import of another Cluster has replaced the agent, and fails then. Its next try finds its own bootstrap Secret, and the same credential.
 func TestImport_replacesAnAgentAndFails(t *testing.T) {
 	h, m, c, other := replacedCluster(t)
@@ -1458,13 +1552,13 @@ func TestImport_replacesAnAgentAndFails(t *testing.T) {
 		h.Reconcile(t.Context(), other)
 		h.Wait()
 	}
-	assert.Equal(t, "ns/c/uid", other.Status.Import.ReplacedCluster)
+	assert.Equal(t, replacedKey(c), other.Status.Import.ReplacedCluster)
 }
 
 func TestReplacedClusters(t *testing.T) {
 	imported := func(replaced, namespace string, seconds int) *fleet.Cluster {
 		return &fleet.Cluster{Status: fleet.ClusterStatus{Import: &fleet.ImportStatus{
-			ReplacedCluster: replaced, AgentNamespace: namespace, Time: metav1.NewTime(start.Add(time.Duration(seconds) * time.Second)),
+			ReplacedCluster: replaced, AgentNamespace: namespace, ReplacedTime: metav1.NewTime(start.Add(time.Duration(seconds) * time.Second)),
 		}}}
 	}
 	one, first := imported("ns/c/uid", system, 0), []types.NamespacedName{{Namespace: "ns", Name: "c"}}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
@@ -34,8 +35,9 @@ type installPlan struct {
 	bootstrap       map[string][]byte // the agent's bootstrap Secret
 	registrationKey string            // the result of the function registrationKey
 	registrationID  string
-	reregister      bool // the agent must register again, not only restart
-	mayBeTaken      bool // the Cluster has lost its agent, perhaps to another Cluster
+	reregister      bool      // the agent must register again, not only restart
+	mayBeTaken      bool      // the Cluster has lost its agent, perhaps to another Cluster
+	replacedBy      types.UID // of the Cluster that has replaced the agent and must keep it, empty if there is none
 	generation      string
 	manifestHash    string
 	pullSecrets     pullSecrets
@@ -71,7 +73,7 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		},
 		registrationKey: key,
 		registrationID:  id,
-		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace || f.agentReplaced,
+		reregister:      last == nil || last.RegistrationKey != key || last.AgentNamespace != f.agentNamespace || f.agentLost,
 		mayBeTaken:      agentspec.Disconnected(cluster),
 		generation:      generation,
 		manifestHash:    f.manifestHash,
@@ -244,9 +246,9 @@ func (i *Importer) pullSecretLeftovers(hub config.Hub, cluster *fleet.Cluster) (
 }
 
 // install applies the objects of the plan in their order and then deletes the leftovers. It deletes nothing before its replacement exists, except
-// objects whose fields cannot be changed, so a connection that breaks at any point leaves a working agent. If the agent must register again, stored
-// has the fields of the credential of the agent that was there.
-func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) (stored map[string]string, problem *failure) {
+// objects whose fields cannot be changed, so a connection that breaks at any point leaves a working agent. If the agent must register again, before
+// has the credential of the agent that was there.
+func (m *memberClient) install(ctx context.Context, plan *installPlan, objects []runtime.Object) (before installedAgent, problem *failure) {
 	newNamespace := false
 	for _, object := range objects {
 		created, err := m.apply(ctx, object)
@@ -259,7 +261,7 @@ func (m *memberClient) install(ctx context.Context, plan *installPlan, objects [
 			}
 		}
 		if err != nil {
-			return stored, diagnose(m.server, "installing "+describe(object), err)
+			return before, diagnose(m.server, "installing "+describe(object), err)
 		}
 		if _, isNamespace := object.(*corev1.Namespace); isNamespace {
 			newNamespace = created
@@ -267,12 +269,12 @@ func (m *memberClient) install(ctx context.Context, plan *installPlan, objects [
 		// The Deployment, which restarts the agent, follows the bootstrap Secret. Before it restarts, delete a credential that
 		// the agent would use instead of registering again. A namespace that did not exist has none.
 		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && plan.reregister && !newNamespace {
-			if stored, err = m.deleteUnmarkedCredential(ctx, plan.agent.namespace); err != nil {
-				return stored, diagnose(m.server, "removing the credential of an agent that would not register again", err)
+			if before, err = m.deleteUnmarkedCredential(ctx, plan.agent.namespace); err != nil {
+				return before, diagnose(m.server, "removing the credential of an agent that would not register again", err)
 			}
 		}
 	}
-	return stored, m.removeAll(ctx, plan.agent, plan.leftovers, "removing the unwanted")
+	return before, m.removeAll(ctx, plan.agent, plan.leftovers, "removing the unwanted")
 }
 
 func describe(object runtime.Object) string {
@@ -286,14 +288,18 @@ func describe(object runtime.Object) string {
 
 // deleteUnmarkedCredential deletes a stored credential that does not record for which registration it was issued. Fleet's agent
 // stores such a credential, uses it as long as it works, and ignores the new registration. Muster's agents compare the registration
-// and keep the old credential until the new one works. stored has the fields that say for which Cluster and registration it was issued.
-func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamespace string) (stored map[string]string, err error) {
-	stored, err = m.data(ctx, "Secret", agentNamespace, registration.CredentialSecret,
+// and keep the old credential until the new one works. before has the fields of the stored credential and, if it is deleted, its token.
+func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamespace string) (before installedAgent, err error) {
+	stored, err := m.data(ctx, "Secret", agentNamespace, registration.CredentialSecret,
 		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey)
+	kubeconfig := stored[registration.CredentialKubeconfig]
+	delete(stored, registration.CredentialKubeconfig)
+	before.credential = stored
 	if _, isMarked := stored[registration.BootstrapRegistrationKey]; err != nil || stored == nil || isMarked {
-		return stored, err
+		return before, err
 	}
-	return stored, m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)
+	before.token, _ = tokenIn(kubeconfig) // one that is too large says nothing about the hub
+	return before, m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)
 }
 
 // agentID identifies one agent of a member. The scopes are the values of spec.agentNamespace with which an import may have marked its objects.

@@ -134,7 +134,7 @@ func replacedClusters(before, after *fleet.Cluster) (replaced []types.Namespaced
 		}
 	}
 	if imports[0].ReplacedCluster == imports[1].ReplacedCluster && imports[0].AgentNamespace == imports[1].AgentNamespace &&
-		imports[0].Time.Equal(&imports[1].Time) {
+		imports[0].ReplacedTime.Equal(&imports[1].ReplacedTime) {
 		return nil
 	}
 	for _, last := range imports {

@@ -51,10 +51,19 @@ type ImportStatus struct {
 	// +optional
 	AgentNamespace string `json:"agentNamespace,omitempty"`
 
-	// ReplacedCluster is set by the hub to "<namespace>/<name>/<uid>" of another Cluster of this hub whose agent an import of this one has
-	// replaced. While that Cluster is disconnected, its condition Imported says so.
+	// ReplacedCluster is set by the hub to "<namespace>/<name>/<digest of the UID>" of another Cluster of this hub whose agent an import of this one
+	// has replaced. While that Cluster is disconnected, its condition Imported says so.
 	// +optional
 	ReplacedCluster string `json:"replacedCluster,omitempty"`
+
+	// ReplacedTime is set by the hub to the time of that import.
+	// +optional
+	ReplacedTime metav1.Time `json:"replacedTime,omitzero"`
+
+	// AgentLost is set by the hub to the last heartbeat of the agent when it finds that the import of another Cluster has replaced the agent. If there has
+	// been none since, the hub installs the agent again when it finds that no longer.
+	// +optional
+	AgentLost metav1.Time `json:"agentLost,omitzero"`
 
 	// StaleAgentNamespaces is set by the hub to namespaces of the member in which an agent was installed earlier. The hub
 	// removes that agent after the first heartbeat of the new one.

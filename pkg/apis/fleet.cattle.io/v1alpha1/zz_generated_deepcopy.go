@@ -1511,6 +1511,8 @@ func (in *ImportStatus) DeepCopyInto(out *ImportStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	in.ReplacedTime.DeepCopyInto(&out.ReplacedTime)
+	in.AgentLost.DeepCopyInto(&out.AgentLost)
 	if in.StaleAgentNamespaces != nil {
 		in, out := &in.StaleAgentNamespaces, &out.StaleAgentNamespaces
 		*out = make([]string, len(*in))

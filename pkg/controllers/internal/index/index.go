@@ -42,7 +42,7 @@ const (
 	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
 	ByKubeconfig = "muster.fleet.cattle.io/by-kubeconfig"
-	// ByReplacedCluster finds Clusters whose import has replaced the agent of another one by the ReplacedKey of that one.
+	// ByReplacedCluster finds Clusters whose import has replaced the agent of another one by what status.import.replacedCluster says.
 	ByReplacedCluster = "muster.fleet.cattle.io/by-replaced-cluster"
 	// ByManagementName finds Clusters of all namespaces by the name that a management server has for the cluster.
 	ByManagementName = "muster.fleet.cattle.io/by-management-name"
@@ -133,11 +133,6 @@ func clusterByKubeconfig(c *fleet.Cluster) ([]string, error) {
 		return nil, nil
 	}
 	return []string{Key(KubeconfigNamespace(c), c.Spec.KubeConfigSecret)}, nil
-}
-
-// ReplacedKey is the value of status.import.replacedCluster that names this Cluster.
-func ReplacedKey(cluster *fleet.Cluster) string {
-	return Key(cluster.Namespace, Key(cluster.Name, string(cluster.UID)))
 }
 
 func clusterByReplacedCluster(c *fleet.Cluster) ([]string, error) {
