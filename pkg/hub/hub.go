@@ -71,12 +71,10 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	var following sync.WaitGroup
-	following.Go(func() { h.watches.follow(ctx) })
 	defer func() {
 		stop()
 		h.caches.wait()
-		following.Wait()
+		h.watches.stop()
 		utilnet.CloseIdleConnectionsFor(h.transport)
 	}()
 	unregister, err := h.serveProcessMetrics()

@@ -84,9 +84,9 @@ type Options struct {
 	OnElected func()
 	// OnReady, if given, is called once the hub is at work.
 	OnReady func()
-	// OnWatching, if given, is called with false when the API server has refused a watch of the hub's caches for a minute, mostly because a right is
-	// missing: the hub does not notice changes then, and is not ready. It is called with true once the API server accepts all watches again. The
-	// watches of SharedControllerFactory do not count.
+	// OnWatching, if given, is called with false when the API server has refused to let one of the hub's caches list or watch its kind for a minute,
+	// mostly because a right is missing: the hub does not notice changes then, and is not ready. It is called with true once the API server accepts those
+	// watches again. The caches of SharedControllerFactory do not count. It must not block: requests of the caches wait for it.
 	OnWatching func(watching bool)
 }
 

@@ -1,12 +1,7 @@
 package hub
 
 import (
-	"context"
-	"fmt"
-	"maps"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,116 +9,117 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// refusedFor is the time for which the API server must refuse a watch before the hub reports it. It is longer than a short gap in the rights of
-// the hub, for example while its ClusterRole is replaced, and than the pauses between the attempts of a cache.
+// refusedFor is the time for which the API server must refuse the requests of a cache before the hub reports it. It is longer than a short gap in the
+// rights of the hub, for example while its ClusterRole is replaced. client-go waits for up to a minute between two attempts of a cache, so the report may
+// come two minutes after the first refusal.
 const refusedFor = time.Minute
 
-// watches records which watches of the hub's own caches the API server refuses. A cache that may list, but not watch, is filled once and then
-// stays as it is. Outages do not count: they end by themselves.
+// watches records which lists and watches of the hub's own caches the API server refuses. A cache whose requests are refused stays as it is. Outages do
+// not count: they end by themselves.
 type watches struct {
-	clock   clock.WithTicker
-	report  func(watching bool)
-	changed chan struct{} // has room for one element
+	clock clock.PassiveClock
 
-	mu      sync.Mutex
-	refused map[string]refusedWatch // by the path of the URL
+	mu     sync.Mutex // is held while report is called, so that the calls are in order
+	report func(watching bool)
+	paths  map[string]*watchedPath // by the path of the URL; each kind in the caches has one
 }
 
-type refusedWatch struct {
-	since time.Time
-	code  int
+// watchedPath is the state of a path that a cache watches.
+type watchedPath struct {
+	since    time.Time // of the first refusal; zero if the path is not refused
+	reported bool
 }
 
-func newWatches(c clock.WithTicker, report func(watching bool)) *watches {
-	return &watches{clock: c, report: report, changed: make(chan struct{}, 1), refused: map[string]refusedWatch{}}
+func newWatches(c clock.PassiveClock, report func(watching bool)) *watches {
+	return &watches{clock: c, report: report, paths: map[string]*watchedPath{}}
 }
 
-// send sends a request of a cache, and records whether the API server refuses it if it is a watch.
+// send sends a request of a cache, and records the answer if it is a list or a watch. A request is a list if a cache has watched the same path
+// before: the path of a single object, or of discovery, is never watched. A cache whose first list is refused is never filled, and the start of the hub fails.
 func (w *watches) send(next http.RoundTripper, req *http.Request) (*http.Response, error) {
 	response, err := next.RoundTrip(req)
-	if err != nil || req.URL.Query().Get("watch") == "" {
+	if req.Method != http.MethodGet {
 		return response, err
 	}
-	switch code := response.StatusCode; {
-	case code < http.StatusMultipleChoices:
-		w.record(req.URL.Path, 0)
-	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusNotFound:
-		w.record(req.URL.Path, code)
+	code := 0
+	if err == nil {
+		code = response.StatusCode
 	}
-	return response, nil
+	w.record(req.URL.Path, req.URL.Query().Get("watch") != "", code)
+	return response, err
 }
 
-// record wakes follow when a watch is refused for the first time, or accepted again. code is 0 for an accepted watch.
-func (w *watches) record(path string, code int) {
+// record records the answer to a request; code is 0 if there is none. An accepted list says nothing about the right to watch.
+func (w *watches) record(path string, isWatch bool, code int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before, wasRefused := w.refused[path]
-	switch {
-	case code == 0:
-		delete(w.refused, path)
-	case wasRefused:
-		w.refused[path] = refusedWatch{before.since, code}
-	default:
-		w.refused[path] = refusedWatch{w.clock.Now(), code}
-	}
-	if wasRefused != (code != 0) {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// follow reports, until ctx ends, when a watch has been refused for refusedFor, and when no watch is refused any more. It has a timer only
-// while a watch is refused that is not reported yet.
-func (w *watches) follow(ctx context.Context) {
-	watching := true
-	for {
-		texts, wait := w.overdue()
-		switch {
-		case watching && len(texts) > 0:
-			watching = false
-			logrus.Warnf("The API server refuses watches, so the hub does not notice changes: %s; restore the ClusterRole of the hub, for example with helm upgrade",
-				strings.Join(texts, ", "))
-			w.report(false)
-		case !watching && len(texts) == 0 && wait == 0:
-			watching = true
-			logrus.Info("The API server accepts all watches of the hub again")
-			w.report(true)
-		}
-		var due <-chan time.Time
-		stop := func() bool { return false }
-		if watching && wait > 0 {
-			timer := w.clock.NewTimer(wait)
-			due, stop = timer.C(), timer.Stop
-		}
-		select {
-		case <-ctx.Done():
-		case <-w.changed:
-		case <-due:
-		}
-		stop()
-		if ctx.Err() != nil {
+	p := w.paths[path]
+	if p == nil {
+		if !isWatch {
 			return
 		}
+		p = &watchedPath{}
+		w.paths[path] = p
+	}
+	switch {
+	case code == 0, code >= http.StatusInternalServerError:
+		if !p.reported {
+			p.since = time.Time{}
+		}
+	case remedies[code] != "":
+		w.refused(p, path, code)
+	case isWatch && code < http.StatusMultipleChoices:
+		w.accepted(p, path)
 	}
 }
 
-// overdue describes the watches that have been refused for refusedFor, in order of their paths, and returns the time until the next one has;
-// 0 if there is none.
-func (w *watches) overdue() (texts []string, wait time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// remedies has the codes of a refusal.
+var remedies = map[int]string{
+	http.StatusUnauthorized: "the API server does not accept the credential of the hub: renew its token or client certificate",
+	http.StatusForbidden:    "restore the ClusterRole of the hub, for example with helm upgrade",
+	http.StatusNotFound:     "the CustomResourceDefinition is missing: install it again, for example with the chart fleet-crd",
+}
+
+func (w *watches) refused(p *watchedPath, path string, code int) {
 	now := w.clock.Now()
-	for _, path := range slices.Sorted(maps.Keys(w.refused)) {
-		r := w.refused[path]
-		left := r.since.Add(refusedFor).Sub(now)
-		switch {
-		case left <= 0:
-			texts = append(texts, fmt.Sprintf("%s (%d %s)", path, r.code, http.StatusText(r.code)))
-		case wait == 0 || left < wait:
-			wait = left
+	if p.since.IsZero() {
+		p.since = now
+	}
+	if p.reported || now.Sub(p.since) < refusedFor {
+		return
+	}
+	logrus.Warnf("The API server refuses to let the hub watch %s (%d %s), so the hub does not notice changes there; %s", path, code, http.StatusText(code), remedies[code])
+	isFirst := !w.anyReported()
+	p.reported = true
+	if isFirst {
+		w.report(false)
+	}
+}
+
+func (w *watches) accepted(p *watchedPath, path string) {
+	wasReported := p.reported
+	*p = watchedPath{}
+	if !wasReported {
+		return
+	}
+	logrus.Infof("The API server lets the hub watch %s again", path)
+	if !w.anyReported() {
+		w.report(true)
+	}
+}
+
+func (w *watches) anyReported() bool {
+	for _, p := range w.paths {
+		if p.reported {
+			return true
 		}
 	}
-	return texts, wait
+	return false
+}
+
+// stop returns when no call of report runs, and prevents further ones: a request of a cache may still be answered.
+func (w *watches) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report = func(bool) {}
 }

@@ -1,12 +1,13 @@
 package hub
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -16,37 +17,40 @@ import (
 
 const (
 	bundlesURL  = "https://hub/apis/fleet.cattle.io/v1alpha1/bundles?resourceVersion=5&watch=true"
+	listURL     = "https://hub/apis/fleet.cattle.io/v1alpha1/bundles?limit=500"
 	clustersURL = "https://hub/apis/fleet.cattle.io/v1alpha1/clusters?watch=true"
+	oneURL      = "https://hub/apis/fleet.cattle.io/v1alpha1/namespaces/ws/bundles/app"
+
+	bundlesRefused  = "warning: The API server refuses to let the hub watch /apis/fleet.cattle.io/v1alpha1/bundles (403 Forbidden), so the hub does not notice changes there; restore the ClusterRole of the hub, for example with helm upgrade"
+	clustersRefused = "warning: The API server refuses to let the hub watch /apis/fleet.cattle.io/v1alpha1/clusters (404 Not Found), so the hub does not notice changes there; the CustomResourceDefinition is missing: install it again, for example with the chart fleet-crd"
+	bundlesAgain    = "info: The API server lets the hub watch /apis/fleet.cattle.io/v1alpha1/bundles again"
+	clustersAgain   = "info: The API server lets the hub watch /apis/fleet.cattle.io/v1alpha1/clusters again"
 )
 
-// watcher runs the watches of a hub with a clock of the test.
+// watcher is the transport of caches with a clock of the test.
 type watcher struct {
 	*watches
 	clock   *clocktesting.FakeClock
-	reports chan bool
+	reports []bool
+	log     *logtest.Hook
 }
 
 func newWatcher(t *testing.T) *watcher {
 	t.Helper()
-	w := &watcher{clock: clocktesting.NewFakeClock(time.Unix(0, 0)), reports: make(chan bool, 10)}
-	w.watches = newWatches(w.clock, func(watching bool) { w.reports <- watching })
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		w.follow(ctx)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-ended
-		assert.Empty(t, w.reports, "it reports each change once")
-		assert.False(t, w.clock.HasWaiters(), "no timer is left")
-	})
+	hooks := logrus.StandardLogger().ReplaceHooks(logrus.LevelHooks{})
+	t.Cleanup(func() { logrus.StandardLogger().ReplaceHooks(hooks) })
+	w := &watcher{clock: clocktesting.NewFakeClock(time.Unix(0, 0)), log: logtest.NewGlobal()}
+	w.watches = newWatches(w.clock, func(watching bool) { w.reports = append(w.reports, watching) })
 	return w
 }
 
 // answered sends a request that is answered with this code; 0 is an error of the network.
 func (w *watcher) answered(t *testing.T, url string, code int) {
+	t.Helper()
+	w.sent(t, http.MethodGet, url, code)
+}
+
+func (w *watcher) sent(t *testing.T, method, url string, code int) {
 	t.Helper()
 	next := transport.Sender(func(http.RoundTripper, *http.Request) (*http.Response, error) {
 		if code == 0 {
@@ -54,7 +58,7 @@ func (w *watcher) answered(t *testing.T, url string, code int) {
 		}
 		return &http.Response{StatusCode: code, Body: http.NoBody}, nil
 	}).Wrap(nil)
-	response, err := w.send(next, httptest.NewRequest(http.MethodGet, url, http.NoBody))
+	response, err := w.send(next, httptest.NewRequest(method, url, http.NoBody))
 	if code == 0 {
 		require.ErrorIs(t, err, http.ErrServerClosed)
 		return
@@ -63,60 +67,117 @@ func (w *watcher) answered(t *testing.T, url string, code int) {
 	require.NoError(t, response.Body.Close())
 }
 
-// awaitTimer returns when follow has a timer, or has none.
-func (w *watcher) awaitTimer(t *testing.T, want bool) {
+// requireNew compares what was reported and logged since the last call.
+func (w *watcher) requireNew(t *testing.T, reports []bool, logged ...string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return w.clock.HasWaiters() == want }, 10*time.Second, time.Millisecond)
+	assert.Equal(t, reports, w.reports)
+	var lines []string
+	for _, entry := range w.log.AllEntries() {
+		lines = append(lines, entry.Level.String()+": "+entry.Message)
+	}
+	assert.Equal(t, logged, lines)
+	w.reports = nil
+	w.log.Reset()
 }
 
 func TestWatches(t *testing.T) {
 	t.Run("refused for a minute, then accepted", func(t *testing.T) {
 		w := newWatcher(t)
-		w.answered(t, bundlesURL, http.StatusForbidden)
-		w.awaitTimer(t, true)
+		w.answered(t, bundlesURL, http.StatusUnauthorized)
 		w.clock.Step(refusedFor - time.Second)
-		w.answered(t, bundlesURL, http.StatusUnauthorized) // it has been refused since the first answer
-		assert.True(t, w.clock.HasWaiters())
+		w.answered(t, bundlesURL, http.StatusForbidden)
 		w.clock.Step(time.Second)
-		assert.False(t, <-w.reports)
-		w.awaitTimer(t, false)
-		w.answered(t, clustersURL, http.StatusForbidden)
-		w.answered(t, bundlesURL, http.StatusOK) // the other one is still refused
-		texts, wait := w.overdue()
-		assert.Empty(t, texts)
-		assert.Equal(t, refusedFor, wait)
-		w.answered(t, clustersURL, http.StatusOK)
-		assert.True(t, <-w.reports)
+		w.requireNew(t, nil)
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		w.requireNew(t, []bool{false}, bundlesRefused)
+		w.clock.Step(refusedFor)
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		w.requireNew(t, nil)
+		for _, code := range []int{0, http.StatusServiceUnavailable} {
+			w.answered(t, bundlesURL, code) // an outage does not say that the watch is accepted again
+		}
+		w.requireNew(t, nil)
+		w.answered(t, bundlesURL, http.StatusOK)
+		w.requireNew(t, []bool{true}, bundlesAgain)
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		w.requireNew(t, nil)
 	})
 	t.Run("accepted within the minute", func(t *testing.T) {
 		w := newWatcher(t)
 		w.answered(t, bundlesURL, http.StatusNotFound)
-		w.awaitTimer(t, true)
 		w.answered(t, bundlesURL, http.StatusOK)
-		w.awaitTimer(t, false)
-		w.clock.Step(2 * refusedFor)
-	})
-	t.Run("several", func(t *testing.T) {
-		w := newWatcher(t)
-		w.answered(t, bundlesURL, http.StatusForbidden)
-		w.awaitTimer(t, true)
-		w.answered(t, clustersURL, http.StatusNotFound)
 		w.clock.Step(refusedFor)
-		assert.False(t, <-w.reports)
-		texts, _ := w.overdue()
-		assert.Equal(t, []string{
-			"/apis/fleet.cattle.io/v1alpha1/bundles (403 Forbidden)", "/apis/fleet.cattle.io/v1alpha1/clusters (404 Not Found)",
-		}, texts)
-	})
-	t.Run("neither outages nor other requests count", func(t *testing.T) {
-		w := newWatcher(t)
-		for _, code := range []int{0, http.StatusGone, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable} {
-			w.answered(t, bundlesURL, code)
-		}
-		w.answered(t, "https://hub/apis/fleet.cattle.io/v1alpha1/bundles?limit=500", http.StatusForbidden)
-		assert.Empty(t, w.refused)
 		w.answered(t, bundlesURL, http.StatusForbidden)
-		w.answered(t, bundlesURL, http.StatusServiceUnavailable)
-		assert.Len(t, w.refused, 1, "an outage does not end it")
+		w.requireNew(t, nil)
+	})
+	t.Run("several: each is logged, and the last one ends it", func(t *testing.T) {
+		w := newWatcher(t)
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		w.clock.Step(refusedFor)
+		w.answered(t, clustersURL, http.StatusNotFound)
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		w.requireNew(t, []bool{false}, bundlesRefused)
+		w.clock.Step(refusedFor)
+		w.answered(t, clustersURL, http.StatusNotFound)
+		w.requireNew(t, nil, clustersRefused)
+		w.answered(t, bundlesURL, http.StatusOK)
+		w.requireNew(t, nil, bundlesAgain)
+		w.answered(t, clustersURL, http.StatusOK)
+		w.requireNew(t, []bool{true}, clustersAgain)
+	})
+	t.Run("the credential is not accepted", func(t *testing.T) {
+		w := newWatcher(t)
+		w.answered(t, bundlesURL, http.StatusUnauthorized)
+		w.clock.Step(refusedFor)
+		w.answered(t, bundlesURL, http.StatusUnauthorized)
+		w.requireNew(t, []bool{false}, "warning: The API server refuses to let the hub watch /apis/fleet.cattle.io/v1alpha1/bundles (401 Unauthorized), "+
+			"so the hub does not notice changes there; the API server does not accept the credential of the hub: renew its token or client certificate")
+	})
+	t.Run("a refused list counts, an accepted one does not", func(t *testing.T) {
+		w := newWatcher(t)
+		w.answered(t, bundlesURL, http.StatusOK)
+		w.answered(t, listURL, http.StatusForbidden)
+		w.clock.Step(refusedFor)
+		w.answered(t, listURL, http.StatusOK)
+		w.answered(t, listURL, http.StatusForbidden)
+		w.requireNew(t, []bool{false}, bundlesRefused)
+		w.answered(t, listURL, http.StatusOK)
+		w.requireNew(t, nil)
+	})
+	for _, code := range []int{0, http.StatusInternalServerError, http.StatusServiceUnavailable} {
+		t.Run("outage after one refusal: "+http.StatusText(code), func(t *testing.T) {
+			w := newWatcher(t)
+			w.answered(t, bundlesURL, http.StatusForbidden)
+			w.answered(t, bundlesURL, code)
+			w.clock.Step(refusedFor)
+			w.answered(t, bundlesURL, http.StatusForbidden)
+			w.requireNew(t, nil)
+			w.clock.Step(refusedFor)
+			w.answered(t, bundlesURL, http.StatusForbidden)
+			w.requireNew(t, []bool{false}, bundlesRefused)
+		})
+	}
+	t.Run("other answers and other requests do not count", func(t *testing.T) {
+		w := newWatcher(t)
+		send := func() {
+			for _, code := range []int{0, http.StatusGone, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable} {
+				w.answered(t, clustersURL, code)
+			}
+			w.answered(t, listURL, http.StatusForbidden) // no cache watches this path
+			w.answered(t, oneURL, http.StatusNotFound)
+			w.sent(t, http.MethodPost, clustersURL, http.StatusForbidden)
+		}
+		send()
+		w.clock.Step(refusedFor)
+		send()
+		w.requireNew(t, nil)
+	})
+	t.Run("no report after stop", func(t *testing.T) {
+		w := newWatcher(t)
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		w.clock.Step(refusedFor)
+		w.stop()
+		w.answered(t, bundlesURL, http.StatusForbidden)
+		assert.Empty(t, w.reports)
 	})
 }
