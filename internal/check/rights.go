@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -132,25 +133,31 @@ func optional(f Finding) Finding {
 	return f
 }
 
-// hasFlag reports whether a container of the Deployment has a flag, or the environment variable of the flag, with a value that is true.
+// hasFlag reports whether a flag of a container of the Deployment is true. The flag overrides the environment variable.
 func hasFlag(deployment *appsv1.Deployment, flag, variable string) bool {
 	for _, c := range deployment.Spec.Template.Spec.Containers {
-		for _, argument := range slices.Concat(c.Command, c.Args) {
-			name, value, _ := strings.Cut(strings.TrimLeft(argument, "-"), "=")
-			if on, err := strconv.ParseBool(value); strings.HasPrefix(argument, "-") && name == flag && (err != nil || on) {
-				return true
+		isOn := false
+		for _, v := range c.Env {
+			if v.Name == variable {
+				isOn, _ = strconv.ParseBool(v.Value) // false if there is an error
 			}
 		}
-		for _, v := range c.Env {
-			if on, err := strconv.ParseBool(v.Value); v.Name == variable && err == nil && on {
-				return true
+		for _, argument := range slices.Concat(c.Command, c.Args) {
+			name, value, hasValue := strings.Cut(strings.TrimLeft(argument, "-"), "=")
+			if strings.HasPrefix(argument, "-") && name == flag {
+				on, _ := strconv.ParseBool(value)
+				isOn = on || !hasValue
 			}
+		}
+		if isOn {
+			return true
 		}
 	}
 	return false
 }
 
-// serviceAccountMay reports whether a ServiceAccount of the system namespace has a right.
+// serviceAccountMay reports whether a ServiceAccount of the system namespace has a right. A refusal with an error of an authorizer is no answer: the
+// authorizer that failed may be the one that allows it.
 func (k *knowledge) serviceAccountMay(ctx context.Context, account string, right *authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := k.hub.core.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -161,6 +168,9 @@ func (k *knowledge) serviceAccountMay(ctx context.Context, account string, right
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return false, err
+	}
+	if status := review.Status; !status.Allowed && status.EvaluationError != "" {
+		return false, errors.New("an authorizer of the API server failed: " + status.EvaluationError)
 	}
 	return review.Status.Allowed, nil
 }

@@ -27,6 +27,7 @@ func TestHubRights(t *testing.T) {
 		container    corev1.Container
 		may          func(authorizationv1.ResourceAttributes) bool
 		get, review  error
+		evaluation   string // the error of an authorizer
 		noDeployment bool
 		want         Verdict
 		says         string
@@ -65,6 +66,15 @@ func TestHubRights(t *testing.T) {
 			},
 			want: Pass,
 		},
+		"disableBundles, overridden by the flag": {
+			container: corev1.Container{
+				Args: []string{"--disable-bundles=false"}, Env: []corev1.EnvVar{{Name: "FLEET_DISABLE_BUNDLES", Value: "true"}},
+			},
+			may: func(r authorizationv1.ResourceAttributes) bool {
+				return r.Resource != "configmaps" || r.Verb != "delete"
+			},
+			want: Fail, says: "may not delete configmaps",
+		},
 		"without clusternet": {may: func(r authorizationv1.ResourceAttributes) bool { return r.Resource != "managedclusters" }, want: Pass},
 		"clusternet": {
 			container: corev1.Container{Command: []string{"fleetcontroller", "--clusternet"}},
@@ -82,6 +92,11 @@ func TestHubRights(t *testing.T) {
 			get: apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, registration.HubName, nil), want: Unknown, optional: true,
 		},
 		"a user who may not ask": {may: all, review: apierrors.NewForbidden(reviews, "", nil), want: Unknown, optional: true},
+		"an authorizer fails": {
+			may: func(r authorizationv1.ResourceAttributes) bool { return r.Verb != "watch" }, evaluation: "no answer from the webhook",
+			want: Unknown, says: "an authorizer of the API server failed: no answer from the webhook",
+		},
+		"an authorizer fails, another one allows": {may: all, evaluation: "no answer from the webhook", want: Pass},
 		"a webhook without a server": {
 			may: all, review: apierrors.NewInternalError(errors.New("failed calling webhook")), want: Unknown, says: "failed calling webhook",
 		},
@@ -100,7 +115,7 @@ func TestHubRights(t *testing.T) {
 			kube.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 				assert.Equal(t, "system:serviceaccount:cattle-fleet-system:hub", review.Spec.User)
-				review.Status.Allowed = row.may(*review.Spec.ResourceAttributes)
+				review.Status.Allowed, review.Status.EvaluationError = row.may(*review.Spec.ResourceAttributes), row.evaluation
 				return true, review, row.review
 			})
 			k := newKnowledge(Inputs{})
