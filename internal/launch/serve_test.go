@@ -41,9 +41,9 @@ func TestHealth(t *testing.T) {
 		"ready, verbose":             {func(h *Health) { h.Ready("at work") }, "/readyz?verbose", http.StatusOK, "at work\n"},
 		"not ready, with the reason": {func(h *Health) { h.Ready("a"); h.NotReady("waiting") }, "/readyz", http.StatusServiceUnavailable, "waiting\n"},
 		"ready again":                {func(h *Health) { h.NotReady("a"); h.Ready("b") }, "/readyz?verbose", http.StatusOK, "b\n"},
-		"ready, with a fault":        {func(h *Health) { h.Fault("deaf"); h.Ready("at work") }, "/readyz", http.StatusServiceUnavailable, "deaf\n"},
-		"the fault has ended":        {func(h *Health) { h.Ready("at work"); h.Fault("deaf"); h.Fault("") }, "/readyz", http.StatusOK, "ok\n"},
-		"not ready, and a fault":     {func(h *Health) { h.Fault("deaf"); h.NotReady("waiting") }, "/readyz", http.StatusServiceUnavailable, "waiting\n"},
+		"ready, with a fault":        {func(h *Health) { h.Fault("a fault"); h.Ready("at work") }, "/readyz", http.StatusServiceUnavailable, "a fault\n"},
+		"the fault has ended":        {func(h *Health) { h.Ready("at work"); h.Fault("a fault"); h.Fault("") }, "/readyz", http.StatusOK, "ok\n"},
+		"not ready, and a fault":     {func(h *Health) { h.Fault("a fault"); h.NotReady("waiting") }, "/readyz", http.StatusServiceUnavailable, "waiting\n"},
 		"no other path":              {func(h *Health) { h.Ready("a") }, "/metrics", http.StatusNotFound, "404 page not found\n"},
 	}
 	for name, test := range tests {

@@ -223,7 +223,7 @@ const (
 	// ReasonWaitingForImport (Unknown): the agent must be installed before the hub creates its Bundle.
 	ReasonWaitingForImport = "WaitingForImport"
 	// ReasonBundleDeleting (Unknown): the Bundle is being deleted; the hub creates it again. It is also a reason of Ready of a Bundle (False): the
-	// Bundle is being deleted, and finalizers of others keep its BundleDeployments.
+	// Bundle is being deleted, and finalizers of other programs keep its BundleDeployments.
 	ReasonBundleDeleting = "BundleDeleting"
 )
 
