@@ -126,7 +126,7 @@ const parallelDeletes = 16
 const uninstallPoll = 10 * time.Second
 
 // reportHeldAfter is the time after the deletion of a Bundle from which its condition Ready reports what it waits for, and the shortest interval
-// between two such reports. The hub and the agents put no finalizers on BundleDeployments, which are therefore gone within seconds, even thousands of them.
+// between two reports of what keeps the Bundle from being deleted. The hub and the agents put no finalizers on BundleDeployments, which are therefore gone within seconds, even thousands of them.
 const reportHeldAfter = 30 * time.Second
 
 // finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. Condition Ready has the error that
@@ -167,7 +167,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 	}
 
 	// The releases stay if the Bundle was not deleted for itself. A Bundle of the same name takes the BundleDeployments over.
-	if slices.ContainsFunc(unused, func(deployment *fleet.BundleDeployment) bool { return !d.isGoing(deployment) }) {
+	if slices.ContainsFunc(unused, func(deployment *fleet.BundleDeployment) bool { return !d.isBeingDeleted(deployment) }) {
 		kindDeleted, err := d.KindDeleted(ctx, "bundles", *b.DeletionTimestamp, d.Clock.Now())
 		if err != nil {
 			return b, err
@@ -197,30 +197,32 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (latest 
 }
 
 // reportHeld writes into condition Ready of a deleted Bundle which BundleDeployment stays because of its finalizers, if one stays for reportHeldAfter.
-// No event of a BundleDeployment enqueues the Bundle while its finalizers stay.
+// No event of a BundleDeployment enqueues the Bundle while its finalizers stay. The API server has set the time of the deletion: the report is late by the
+// difference if the clock of the hub is behind, and early if it is ahead.
 func (d *Deployer) reportHeld(ctx context.Context, b *fleet.Bundle, left []*fleet.BundleDeployment) (*fleet.Bundle, error) {
-	now, since := d.Clock.Now(), b.DeletionTimestamp.Time
-	ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
-	if reported, err := time.Parse(time.RFC3339, ready.LastUpdateTime); err == nil && ready.Reason == fleet.ReasonBundleDeleting {
+	since := b.DeletionTimestamp.Time
+	if reported := undeletedReportedAt(b); !reported.IsZero() {
 		since = reported
 	}
-	after := reportHeldAfter
-	var held []*fleet.BundleDeployment
-	if wait := since.Add(reportHeldAfter).Sub(now); wait > 0 {
-		after = min(after, wait) // a clock of the hub that is behind does not delay the report for long
-	} else {
-		held = slices.DeleteFunc(left, func(deployment *fleet.BundleDeployment) bool {
-			return deployment.DeletionTimestamp == nil || len(deployment.Finalizers) == 0 // the cache does not show the deletion yet
-		})
+	if wait := since.Add(reportHeldAfter).Sub(d.Clock.Now()); wait > 0 {
+		d.bundles.EnqueueAfter(b.Namespace, b.Name, wait)
+		return b, nil
 	}
-	d.bundles.EnqueueAfter(b.Namespace, b.Name, after)
+	d.bundles.EnqueueAfter(b.Namespace, b.Name, reportHeldAfter)
+	held := slices.DeleteFunc(left, func(deployment *fleet.BundleDeployment) bool {
+		return deployment.DeletionTimestamp == nil || len(deployment.Finalizers) == 0 // the cache does not show the deletion yet
+	})
 	if len(held) == 0 {
 		return b, nil
 	}
 	first := slices.MinFunc(held, func(a, b *fleet.BundleDeployment) int { return cmp.Compare(a.Namespace, b.Namespace) })
 	message := fmt.Sprintf("%s: BundleDeployment %s is being deleted, and stays because of its finalizers: %s", undeleted, keyOf(first),
 		strings.Join(slices.Sorted(slices.Values(first.Finalizers)), ", "))
-	if others := len(held) - 1; others > 0 {
+	switch others := len(held) - 1; others {
+	case 0:
+	case 1:
+		message += " (and 1 other BundleDeployment)"
+	default:
 		message += fmt.Sprintf(" (and %d other BundleDeployments)", others)
 	}
 	return d.writeReady(ctx, b, result.Stalled(fleet.ReasonBundleDeleting, message))
@@ -229,12 +231,25 @@ func (d *Deployer) reportHeld(ctx context.Context, b *fleet.Bundle, left []*flee
 // undeleted begins the message of condition Ready of a Bundle that cannot be deleted yet.
 const undeleted = "the Bundle cannot be deleted yet"
 
-// reportUndeleted writes the error that keeps a Bundle from being deleted into its condition Ready, once: the next error may be of another
-// BundleDeployment, and each write would enqueue the Bundle without a pause.
-func (d *Deployer) reportUndeleted(ctx context.Context, b *fleet.Bundle, cause error) error {
+// undeletedReportedAt returns the time at which condition Ready of a deleted Bundle got its message, the zero time if it does not say why the Bundle stays.
+func undeletedReportedAt(b *fleet.Bundle) time.Time {
 	ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
-	if ready.Reason == fleet.ReasonError && strings.HasPrefix(ready.Message, undeleted) {
-		return nil
+	if !strings.HasPrefix(ready.Message, undeleted) {
+		return time.Time{}
+	}
+	reported, _ := time.Parse(time.RFC3339, ready.LastUpdateTime) // the zero time if there is an error
+	return reported
+}
+
+// reportUndeleted writes the error that keeps a Bundle from being deleted into its condition Ready, once: the next error may be of another
+// BundleDeployment, and each write would enqueue the Bundle without a pause. After a report of reportHeld it waits for reportHeldAfter: if some deletions
+// fail and other BundleDeployments stay, the condition changes only that often.
+func (d *Deployer) reportUndeleted(ctx context.Context, b *fleet.Bundle, cause error) error {
+	if reported := undeletedReportedAt(b); !reported.IsZero() {
+		isError := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady).Reason == fleet.ReasonError
+		if isError || d.Clock.Now().Before(reported.Add(reportHeldAfter)) {
+			return nil
+		}
 	}
 	_, err := d.writeReady(ctx, b, result.Retry(fleet.ReasonError, fmt.Errorf(undeleted+": %w", cause)))
 	return err

@@ -332,7 +332,7 @@ func TestOnBundleFinalizes(t *testing.T) {
 		ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady)
 		assert.Equal(t, []any{corev1.ConditionFalse, fleet.ReasonBundleDeleting}, []any{ready.Status, ready.Reason})
 		assert.Equal(t, "the Bundle cannot be deleted yet: BundleDeployment "+atHome+" is being deleted, and stays because of its finalizers: "+
-			"example.com/stuck, z.example.com/last (and 1 other BundleDeployments)", ready.Message)
+			"example.com/stuck, z.example.com/last (and 1 other BundleDeployment)", ready.Message)
 
 		s.has(t, held("alice", "example.com/stuck"))
 		s.clock.Step(reportHeldAfter - time.Second)
@@ -343,6 +343,43 @@ func TestOnBundleFinalizes(t *testing.T) {
 			s.clock.Step(reportHeldAfter)
 			assert.Equal(t, []string{"enqueue Bundle app in 30s"}, pass(), "the cause is the same")
 		}
+	})
+	t.Run("finalizers of others keep one BundleDeployment, and the deletion of another fails: a write in 30 seconds", func(t *testing.T) {
+		s, b := newStage(t), settled()
+		b.DeletionTimestamp = &metav1.Time{Time: noon}
+		held, undeletable := deployed(t, b), deployed(t, b, clusterNamed("bob"))
+		held.DeletionTimestamp, held.Finalizers, undeletable.UID = b.DeletionTimestamp, []string{"example.com/stuck"}, "bob"
+		s.has(t, held, undeletable)
+		var written []string // the reasons of the reports, with the seconds since noon
+		for second := range 100 {
+			s.errors = nil
+			if second%2 == 1 {
+				s.errors = map[string]error{"delete": errInternal}
+			}
+			_, err := s.onBundle("ws/app", b)
+			require.Equal(t, second%2 == 1, err != nil)
+			s.writtenBundles, s.deleted = expectations.New(s.clock), expectations.New(s.clock) // somebody creates it again
+			for _, request := range s.taken() {
+				if _, patch, found := strings.Cut(request, "[status] "); found {
+					require.NoError(t, json.Unmarshal([]byte(patch), &struct{ Status *fleet.BundleStatus }{&b.Status}))
+					written = append(written, fmt.Sprint(second, " ", fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady).Reason))
+				}
+			}
+			s.clock.Step(time.Second)
+		}
+		assert.Equal(t, []string{"1 Error", "32 BundleDeleting", "63 Error", "94 BundleDeleting"}, written)
+	})
+	t.Run("the clock of the hub is behind: the report is late", func(t *testing.T) {
+		s, b := newStage(t), settled()
+		b.DeletionTimestamp = &metav1.Time{Time: noon.Add(10 * time.Minute)}
+		held := deployed(t, b)
+		held.DeletionTimestamp, held.Finalizers = b.DeletionTimestamp, []string{"example.com/stuck"}
+		s.has(t, held)
+		s.handle(t, b)
+		assert.Equal(t, []string{"enqueue Bundle app in 10m30s"}, s.taken())
+		s.clock.Step(10*time.Minute + reportHeldAfter)
+		s.handle(t, b)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), "patch Bundle app [status]")
 	})
 	for name, row := range map[string]struct {
 		change           func(*fleet.Cluster, *fleet.Bundle)

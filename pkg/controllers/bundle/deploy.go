@@ -241,7 +241,7 @@ func (d *Deployer) assign(
 	// previous hub, and the agent uninstalls what is deleted.
 	for _, name := range slices.Sorted(maps.Keys(untargeted)) {
 		deployment := untargeted[name]
-		if d.isGoing(deployment) {
+		if d.isBeingDeleted(deployment) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -456,11 +456,11 @@ func isAsWanted(existing, wanted *fleet.BundleDeployment) bool {
 // mustNotWrite reports whether a BundleDeployment is being deleted, or older than the version that this hub wrote last. The event of its next version
 // enqueues the Cluster.
 func (d *Deployer) mustNotWrite(deployment *fleet.BundleDeployment) bool {
-	return d.isGoing(deployment) || d.written.IsStale(deployment)
+	return d.isBeingDeleted(deployment) || d.written.IsStale(deployment)
 }
 
-// isGoing reports whether a BundleDeployment is being deleted, or was deleted by this hub.
-func (d *Deployer) isGoing(deployment *fleet.BundleDeployment) bool {
+// isBeingDeleted reports whether a BundleDeployment is being deleted: the cache shows that, or this hub has deleted it.
+func (d *Deployer) isBeingDeleted(deployment *fleet.BundleDeployment) bool {
 	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID))
 }
 
