@@ -58,7 +58,6 @@ var Resources = map[string]schema.GroupVersionResource{
 	"ClusterRole":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
 	"ClusterRoleBinding":  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 	"Deployment":          {Group: "apps", Version: "v1", Resource: "deployments"},
-	"Pod":                 {Version: "v1", Resource: "pods"},
 	"NetworkPolicy":       {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
 	"PriorityClass":       {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
 	"Lease":               {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},

@@ -76,7 +76,7 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	case r.Method == http.MethodGet && r.URL.Path == "/apis/apps/v1/deployments":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "DeploymentList", "items": m.agents})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
-		m.answerPods(w)
+		m.answerPods(w, r)
 	case r.Method == http.MethodPatch && !found:
 		m.objects[r.URL.Path] = object
 		reply(w, http.StatusCreated, object)
@@ -107,9 +107,15 @@ func (m *fakeMember) answerRevisions(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "metadata": metadata, "items": m.revisions[begin:end]})
 }
 
-// answerPods lists the Pods, which then end.
-func (m *fakeMember) answerPods(w http.ResponseWriter) {
-	replyPods(w, m.pods, m.morePods)
+// answerPods lists the Pods, which then end, or their metadata if the request asks for that.
+func (m *fakeMember) answerPods(w http.ResponseWriter, r *http.Request) {
+	pods := slices.Clone(m.pods)
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+		for n, pod := range pods {
+			pods[n] = map[string]any{"metadata": pod.(map[string]any)["metadata"]}
+		}
+	}
+	replyPods(w, pods, m.morePods)
 	if len(m.pods) > 0 && m.ended != nil {
 		m.ended()
 	}

@@ -370,28 +370,39 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string, timeout 
 	if err := m.remove(ctx, "Deployment", namespace, registration.AgentName); err != nil {
 		return false, diagnose(m.server, "removing the agent's Deployment "+registration.AgentName, err)
 	}
-	pods, err := m.resource("Pod", namespace)
+	ended, err := m.havePodsEnded(ctx, namespace)
 	if err != nil {
-		return false, failuref(fleet.ReasonError, "%s", err)
-	}
-	haveEnded := func(ctx context.Context) (bool, error) {
-		// The label is that of agents of all versions. One Pod suffices, and of a list with more pages the first one.
-		found, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app=" + registration.AgentName, Limit: 1})
-		return err == nil && len(found.Items) == 0 && found.GetContinue() == "", err
-	}
-	if ended, err = haveEnded(ctx); err != nil {
 		return false, diagnose(m.server, "removing the agent's Pods: listing them", err)
 	} else if ended {
 		return true, nil
 	}
 	err = wait.PollUntilContextTimeout(ctx, time.Second, timeout, false, func(ctx context.Context) (bool, error) {
-		ended, _ := haveEnded(ctx) // a request that fails is repeated
+		ended, _ := m.havePodsEnded(ctx, namespace) // a request that fails is repeated
 		return ended, nil
 	})
 	if err != nil { // the time is over
 		logrus.Infof("The hub no longer waits for the end of the agent's Pods in namespace %s at %s", namespace, m.server)
 	}
 	return err == nil, nil
+}
+
+// podMetadata asks for the metadata of the Pods in a list. A whole Pod may be large, and each list would then take the workspace's turn for large
+// responses, and keep it until the next list.
+const podMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// havePodsEnded reports whether no Pod of the agent is left in the namespace.
+func (m *memberClient) havePodsEnded(ctx context.Context, namespace string) (bool, error) {
+	// The label is that of agents of all versions. One Pod suffices, and of a list with more pages the first one.
+	body, err := bodyOf(m.rest.Get().AbsPath("/api/v1/namespaces", namespace, "pods").Param("labelSelector", "app="+registration.AgentName).
+		Param("limit", "1").SetHeader("Accept", podMetadata).Do(ctx))
+	if err != nil {
+		return false, err
+	}
+	var found metav1.PartialObjectMetadataList
+	if json.Unmarshal(body, &found) != nil {
+		return false, errNotKubernetes
+	}
+	return len(found.Items) == 0 && found.Continue == "", nil
 }
 
 // lastNamespace returns the namespace in which the agent was last installed.

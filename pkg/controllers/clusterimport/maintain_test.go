@@ -1,6 +1,7 @@
 package clusterimport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -53,6 +54,21 @@ func TestStopAgent_listWithoutEnd(t *testing.T) {
 	assert.False(t, ended, "an empty page may not be the last one")
 	assert.Equal(t, 2, strings.Count(m.transcript(), "/pods?"))
 	assert.NotContains(t, m.transcript(), "continue=more")
+}
+
+// While another member of the workspace has the turn for large responses, the hub sees that a large Pod has ended.
+func TestStopAgent_largePod(t *testing.T) {
+	m := newFakeMember(t)
+	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+	m.pods = []any{map[string]any{"metadata": agentPod["metadata"], "spec": strings.Repeat("x", int(smallLimits.Bytes))}}
+	c := m.connect(t)
+	require.True(t, c.large.Of.TryAcquire(largeResponses))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended, problem := c.stopAgent(ctx, system, stopTimeout)
+	assert.Nil(t, problem)
+	assert.True(t, ended)
+	assert.Empty(t, m.pods, "the Pod was listed")
 }
 
 // An agent that has not ended in time, or an import, creates objects while the hub deletes them.
