@@ -789,6 +789,22 @@ func TestDeploy_failedAdoption(t *testing.T) {
 		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", UninstallOptions{}))
 		assert.Equal(t, []string{"a"}, m.configMaps(), "it belongs to the other release again")
 	})
+	t.Run("by an upgrade before one that was rolled back", func(t *testing.T) {
+		m := onMember(t)
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		m.deploy(m.ofOther("b.yaml", configMap("b", "k", "one")))
+		r := m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"), "z.yaml", invalidService)
+		r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+		_, err := m.Deploy(t.Context(), r)
+		require.Error(t, err)
+		r = m.request("a.yaml", configMap("a", "k", "three"), "z.yaml", invalidService)
+		r.Options.Helm = &fleet.HelmOptions{Atomic: true}
+		_, err = m.Deploy(t.Context(), r)
+		require.ErrorContains(t, err, "rolled back")
+		m.deploy(m.request("a.yaml", configMap("a", "k", "four")))
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", UninstallOptions{}))
+		assert.Equal(t, []string{"a"}, m.configMaps(), "it belongs to the other release again")
+	})
 }
 
 // ofOther returns the request of another BundleDeployment, which may take over any object.

@@ -29,7 +29,8 @@ import (
 //
 // The end of an upgrade, the undoing of a deployment, and a removal delete only objects that belong to the release.
 type ledger struct {
-	// worked is the last revision that worked, nil if there is none, and failed are those after it. objects are the objects of each.
+	// worked is the last revision that worked, nil if there is none, and failed are the failed ones. objects are the objects of each, of those before worked
+	// without the objects of worked.
 	worked  *helm.Release
 	failed  []*helm.Release
 	objects map[*helm.Release]kube.ResourceList
@@ -46,14 +47,17 @@ type ledger struct {
 	target      kube.ResourceList
 }
 
-// failedAttempts returns the last revision that worked, nil if there is none, and the revisions after it.
+// failedAttempts returns the last revision that worked, nil if there is none, and all failed revisions, in their order. Those before the one that worked may
+// have left objects, too: a rollback undoes only the attempt that it ends, and what a deployment removes of earlier attempts may stay because of an error.
 func failedAttempts(revisions []*helm.Release) (worked *helm.Release, failed []*helm.Release) {
-	for i, r := range slices.Backward(revisions) {
+	for _, r := range revisions {
 		if hasWorked(r) {
-			return r, revisions[i+1:]
+			worked = r
+		} else {
+			failed = append(failed, r)
 		}
 	}
-	return nil, revisions
+	return worked, failed
 }
 
 func hasWorked(r *helm.Release) bool {
@@ -87,13 +91,14 @@ func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
 		if r == nil {
 			continue
 		}
+		isEarlier := l.worked != nil && r.Version < l.worked.Version
 		infos, isOutdated, err := o.cluster.buildEarlier(r.Manifest)
 		if err != nil {
 			err = fmt.Errorf("reading the manifest of revision %d of Helm release %s/%s: %w", r.Version, r.Namespace, r.Name, err)
 			if r == l.worked {
 				return nil, err
 			}
-			if isTransient(err) || o.client.isSigned(r) {
+			if !isEarlier && (isTransient(err) || o.client.isSigned(r)) { // an earlier one may have kinds that have been deleted since
 				l.err = errors.Join(l.err, err)
 			}
 			continue // a deployment finds that the objects exist, and keeps them
@@ -103,6 +108,9 @@ func (o *helmAction) readLedger(revisions []*helm.Release) (*ledger, error) {
 		}
 		if o.client.isSigned(r) && wroteNothing(r) {
 			continue
+		}
+		if isEarlier { // the deployment that worked decides about its own objects
+			infos = infos.Filter(func(info *resource.Info) bool { return !l.ofWorked.Has(objectKey(info)) })
 		}
 		l.objects[r] = infos
 		adopted, isNoted := adoptedBy(r)

@@ -28,8 +28,9 @@ type sequence struct {
 	persons map[string]types.UID
 	others  sets.Set[string]
 	// unknown are those of deployments that were interrupted: they may stay, and may have the marks of app. atRisk are those of the last deployment if it was
-	// interrupted: its removal deletes what has its marks.
-	unknown, atRisk sets.Set[string]
+	// interrupted: its removal deletes what has its marks. taken are those of deployments with takeOwnership that failed: the next one that works has them,
+	// even without takeOwnership.
+	unknown, atRisk, taken sets.Set[string]
 }
 
 var sequenceNames = []string{"a", "b", "c", "d"}
@@ -44,7 +45,7 @@ func TestDeploy_sequences(t *testing.T) {
 	for i := range n {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			s := &sequence{
-				member: onMember(t), random: random, persons: map[string]types.UID{}, others: sets.New[string](), unknown: sets.New[string](),
+				member: onMember(t), random: random, persons: map[string]types.UID{}, others: sets.New[string](), unknown: sets.New[string](), taken: sets.New[string](),
 			}
 			defer func() {
 				if t.Failed() {
@@ -122,7 +123,7 @@ func (s *sequence) deployOnce() {
 	for name := range wanted {
 		if hasWorked {
 			delete(s.persons, name)
-			if r.helm().TakeOwnership || s.unknown.Has(name) { // an interrupted deployment may have taken it
+			if r.helm().TakeOwnership || s.taken.Has(name) || s.unknown.Has(name) { // an interrupted deployment may have taken it
 				s.others.Delete(name)
 			}
 			s.unknown.Delete(name)
@@ -130,6 +131,12 @@ func (s *sequence) deployOnce() {
 		if isCut {
 			s.unknown.Insert(name)
 		}
+	}
+	switch {
+	case hasWorked:
+		s.taken.Clear()
+	case r.helm().TakeOwnership:
+		s.taken = s.taken.Union(wanted)
 	}
 }
 
