@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,10 +96,7 @@ func hubRightsGranted(ctx context.Context, k *knowledge) Finding {
 	} else if err != nil {
 		return optional(failed("reading Deployment "+k.SystemNamespace+"/"+registration.HubName, err))
 	}
-	account := deployment.Spec.Template.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
+	account := cmp.Or(deployment.Spec.Template.Spec.ServiceAccountName, "default")
 	disableBundles := hasFlag(deployment, "disable-bundles", "FLEET_DISABLE_BUNDLES")
 	needed := rightsNeeded(k.SystemNamespace, !disableBundles, hasFlag(deployment, "clusternet", "FLEET_CLUSTERNET"))
 	granted := make([]bool, len(needed))
@@ -161,7 +159,7 @@ func hasFlag(deployment *appsv1.Deployment, flag, variable string) bool {
 func (k *knowledge) serviceAccountMay(ctx context.Context, account string, right *authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := k.hub.core.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + k.SystemNamespace + ":" + account,
+			User:               registration.AccountUser(k.SystemNamespace, account),
 			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + k.SystemNamespace, "system:authenticated"},
 			ResourceAttributes: right,
 		},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -156,7 +157,7 @@ func TestHubRights_chart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			granted := map[string]bool{}
 			var deployment appsv1.Deployment
-			for _, object := range objectsOfChart(t, row.values) {
+			for _, object := range testenv.ObjectsOfHubChart(t, row.values) {
 				var role rbacv1.ClusterRole // a Role has the same rules
 				switch {
 				case object.GetName() != registration.HubName:

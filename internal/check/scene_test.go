@@ -30,7 +30,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -105,7 +104,7 @@ func (h *hall) installRightsOfHub(t *testing.T) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(h.Hub.RESTConfig())
 	require.NoError(t, err)
-	for _, object := range objectsOfChart(t, nil) {
+	for _, object := range testenv.ObjectsOfHubChart(t, nil) {
 		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 		if !slices.Contains([]string{"deployments", "serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings"}, resource.Resource) {
 			continue
@@ -121,23 +120,6 @@ func (h *hall) installRightsOfHub(t *testing.T) {
 		found := hubRightsGranted(t.Context(), newKnowledge(h.inputs("")))
 		return found.Verdict == Pass, found.Detail
 	})
-}
-
-// objectsOfChart returns the objects of the chart fleet with these values.
-func objectsOfChart(t *testing.T, values map[string]any) (objects []*unstructured.Unstructured) {
-	t.Helper()
-	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: testenv.SystemNamespace}, values)
-	require.NoError(t, err)
-	for _, manifest := range manifests {
-		documents, err := charts.Documents(manifest)
-		require.NoError(t, err)
-		for _, document := range documents {
-			object := &unstructured.Unstructured{}
-			require.NoError(t, object.UnmarshalJSON(document))
-			objects = append(objects, object)
-		}
-	}
-	return objects
 }
 
 // inputs returns the inputs for a Cluster, with the kubeconfig of the hub.

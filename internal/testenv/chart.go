@@ -27,9 +27,8 @@ import (
 // rights of the chart's ServiceAccount and the flags of the Deployment. The hub uses the admission policies of the chart.
 func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster.Options) {
 	t.Helper()
-	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: SystemNamespace}, values)
-	require.NoError(t, err)
-	_, err = c.Kubernetes.CoreV1().Namespaces().Create(context.Background(),
+	objects := ObjectsOfHubChart(t, values)
+	_, err := c.Kubernetes.CoreV1().Namespaces().Create(context.Background(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: SystemNamespace}}, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		require.NoError(t, err)
@@ -37,7 +36,7 @@ func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster
 	policies, err := policiesFor(c.RESTConfig())
 	require.NoError(t, err)
 	var command []string
-	for _, object := range decode(t, manifests) {
+	for _, object := range objects {
 		if object.GetKind() == "Deployment" {
 			command = commandOf(t, object)
 			continue
@@ -86,9 +85,11 @@ func commandOf(t testing.TB, deployment *unstructured.Unstructured) []string {
 	return command
 }
 
-func decode(t testing.TB, manifests map[string]string) []*unstructured.Unstructured {
+// ObjectsOfHubChart returns the objects of the chart fleet with these values.
+func ObjectsOfHubChart(t testing.TB, values map[string]any) (objects []*unstructured.Unstructured) {
 	t.Helper()
-	var objects []*unstructured.Unstructured
+	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: SystemNamespace}, values)
+	require.NoError(t, err)
 	for _, manifest := range manifests {
 		documents, err := charts.Documents(manifest)
 		require.NoError(t, err)
