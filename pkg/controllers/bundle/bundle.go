@@ -126,7 +126,8 @@ const parallelDeletes = 16
 const uninstallPoll = 10 * time.Second
 
 // reportHeldAfter is the time after the deletion of a Bundle from which its condition Ready reports what it waits for, and the shortest interval
-// between two reports of what keeps the Bundle from being deleted. The hub and the agents put no finalizers on BundleDeployments, which are therefore gone within seconds, even thousands of them.
+// between two reports of what keeps the Bundle from being deleted. The hub and the agents put no finalizers on BundleDeployments, which are therefore gone
+// within seconds, even thousands of them.
 const reportHeldAfter = 30 * time.Second
 
 // finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone. Condition Ready has the error that

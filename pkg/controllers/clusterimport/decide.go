@@ -22,7 +22,7 @@ type facts struct {
 	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
 	manifestHash   string // of the settings with which the agent should run
 	registrationID string // the result of the function registrationID
-	agentLost      bool   // the import of another Cluster had replaced the agent, and that Cluster does not have it any more, or isChangedByPerson is true
+	agentLost      bool   // another Cluster's import replaced the agent, and either no Cluster has it any more, or isChangedByPerson is true
 }
 
 // importReason compares the Cluster with its last import. It returns why another import is required, for the log, or "" if none is. The caller
@@ -52,7 +52,7 @@ func importReason(cluster *fleet.Cluster, f facts) string {
 	return ""
 }
 
-// isRedeployed reports whether a person has asked for another registration of an installed agent.
+// isRedeployed reports whether a person has asked for another registration since the last import, or no import has installed an agent yet.
 func isRedeployed(cluster *fleet.Cluster) bool {
 	deployed := cluster.Status.AgentDeployedGeneration
 	return deployed == nil || *deployed != cluster.Spec.RedeployAgentGeneration

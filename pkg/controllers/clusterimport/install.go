@@ -290,10 +290,7 @@ func describe(object runtime.Object) string {
 // stores such a credential, uses it as long as it works, and ignores the new registration. Muster's agents compare the registration
 // and keep the old credential until the new one works. before has the fields of the stored credential and, if it is deleted, its token.
 func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamespace string) (before installedAgent, err error) {
-	stored, err := m.data(ctx, "Secret", agentNamespace, registration.CredentialSecret,
-		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey)
-	kubeconfig := stored[registration.CredentialKubeconfig]
-	delete(stored, registration.CredentialKubeconfig)
+	stored, kubeconfig, err := m.storedCredential(ctx, agentNamespace)
 	before.credential = stored
 	if _, isMarked := stored[registration.BootstrapRegistrationKey]; err != nil || stored == nil || isMarked {
 		return before, err

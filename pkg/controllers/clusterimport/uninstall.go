@@ -388,14 +388,13 @@ func (m *memberClient) installedAgent(ctx context.Context, namespace string) (a 
 		registration.BootstrapWorkspace, registration.BootstrapTokenName, registration.BootstrapToken, registration.BootstrapRegistrationKey); err != nil {
 		return installedAgent{}, err
 	}
-	if a.credential, err = m.data(ctx, "Secret", namespace, registration.CredentialSecret,
-		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey); err != nil {
+	var kubeconfig string
+	if a.credential, kubeconfig, err = m.storedCredential(ctx, namespace); err != nil {
 		return installedAgent{}, err
 	}
-	if a.token, err = tokenIn(a.credential[registration.CredentialKubeconfig]); err != nil {
+	if a.token, err = tokenIn(kubeconfig); err != nil {
 		return installedAgent{}, err
 	}
-	delete(a.credential, registration.CredentialKubeconfig)
 	agentConfig, err := m.data(ctx, "ConfigMap", namespace, registration.AgentConfigMap, registration.ConfigKey)
 	if err != nil {
 		return installedAgent{}, err
@@ -405,6 +404,15 @@ func (m *memberClient) installedAgent(ctx context.Context, namespace string) (a 
 	}
 	a.exists = a.credential != nil || agentConfig != nil
 	return a, nil
+}
+
+// storedCredential reads the credential Secret of an agent; fields is nil if it does not exist. The kubeconfig is apart, so that a call does not keep it.
+func (m *memberClient) storedCredential(ctx context.Context, namespace string) (fields map[string]string, kubeconfig string, err error) {
+	fields, err = m.data(ctx, "Secret", namespace, registration.CredentialSecret,
+		registration.CredentialWorkspace, registration.CredentialClusterName, registration.CredentialKubeconfig, registration.BootstrapRegistrationKey)
+	kubeconfig = fields[registration.CredentialKubeconfig]
+	delete(fields, registration.CredentialKubeconfig)
+	return fields, kubeconfig, err
 }
 
 // belongsTo decides whether the agent still belongs to the Cluster: a management server moves a cluster by deleting one Cluster and
